@@ -1,1 +1,68 @@
-fn main() {}
+//! `cargo xtask`: what a person types to work on posthaste.
+
+mod database;
+mod failure;
+mod interrupt;
+mod servers;
+mod test;
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use servers::ServerOptions;
+
+/// What a person types to work on posthaste.
+///
+/// Exit codes: 0 done, 1 a test or a command failed, 2 it could not be run (the message says what to do),
+/// 130 interrupted.
+#[derive(Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the whole test suite, on every database unless told otherwise
+    Test(test::TestOptions),
+    /// Start, list and stop private throw-away database servers
+    #[command(subcommand)]
+    Servers(ServersCommand),
+}
+
+#[derive(Subcommand)]
+enum ServersCommand {
+    /// Start servers that stay up, and print their URLs; `cargo xtask test` then uses them
+    Up(ServerOptions),
+    /// Stop the servers that `up` started, and remove their folder
+    Down,
+    /// List the servers that `up` started; exit code 1 if one of them is gone
+    Status,
+    /// Start servers for one command, with their URLs in its environment, and stop them when it ends
+    Run {
+        #[command(flatten)]
+        options: ServerOptions,
+        /// The command and its arguments
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = interrupt::listen().and_then(|()| match cli.command {
+        Command::Test(options) => test::run(&options),
+        Command::Servers(ServersCommand::Up(options)) => servers::up(&options),
+        Command::Servers(ServersCommand::Down) => servers::down(),
+        Command::Servers(ServersCommand::Status) => servers::status(),
+        Command::Servers(ServersCommand::Run { options, command }) => servers::run(&options, &command),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}

@@ -7,41 +7,28 @@ use crate::Directive;
 /// Is told what a worker does. All methods do nothing by default; a panic in one is logged and goes no further.
 ///
 /// The calls are made on the worker's task between its executions, so they should be quick.
+#[expect(unused_variables, reason = "the names are the documentation")]
 pub trait WorkerListener<P>: Send + Sync {
     /// The worker's loop has begun.
-    fn on_start(&self, worker: &str) {
-        let _ = worker;
-    }
+    fn on_start(&self, worker: &str) {}
 
     /// The worker's loop has ended.
-    fn on_stop(&self, worker: &str) {
-        let _ = worker;
-    }
+    fn on_stop(&self, worker: &str) {}
 
     /// An execution begins; it has its permit.
-    fn on_execute_start(&self, worker: &str) {
-        let _ = worker;
-    }
+    fn on_execute_start(&self, worker: &str) {}
 
     /// An execution ended well.
-    fn on_complete(&self, worker: &str, directive: &Directive<P>, took: Duration) {
-        let _ = (worker, directive, took);
-    }
+    fn on_complete(&self, worker: &str, directive: &Directive<P>, took: Duration) {}
 
     /// An execution failed or panicked, for the `failures`-th time in a row; the worker stays away for `backoff`.
-    fn on_error(&self, worker: &str, error: &str, took: Duration, failures: u32, backoff: Duration) {
-        let _ = (worker, error, took, failures, backoff);
-    }
+    fn on_error(&self, worker: &str, error: &str, took: Duration, failures: u32, backoff: Duration) {}
 
     /// The worker waits for a notifier.
-    fn on_idle(&self, worker: &str) {
-        let _ = worker;
-    }
+    fn on_idle(&self, worker: &str) {}
 
     /// The worker waits for a while, or for a notifier.
-    fn on_sleep(&self, worker: &str, duration: Duration) {
-        let _ = (worker, duration);
-    }
+    fn on_sleep(&self, worker: &str, duration: Duration) {}
 }
 
 impl<P, L: WorkerListener<P> + ?Sized> WorkerListener<P> for Arc<L> {

@@ -1,0 +1,101 @@
+//! MariaDB: from the distribution's packages, or from `POSTHASTE_MARIADB_BIN`.
+
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use nix::sys::signal::Signal;
+
+use super::{Engine, apt, mysql_family, process, version};
+use crate::{
+    database::Database,
+    failure::{Failure, Result},
+};
+
+/// A folder with MariaDB's programs, for another version than the installed one.
+const BIN_VARIABLE: &str = "POSTHASTE_MARIADB_BIN";
+/// The programs without the service: installing these starts nothing.
+const PACKAGES: [&str; 2] = ["mariadb-server-core", "mariadb-client-core"];
+
+pub struct Mariadb {
+    server: PathBuf,
+    install_db: PathBuf,
+    version: String,
+}
+
+impl Mariadb {
+    pub fn locate() -> Result<Self> {
+        let (server, install_db) = match std::env::var_os(BIN_VARIABLE).map(PathBuf::from) {
+            Some(folder) => {
+                let program = |name: &str| {
+                    let program = folder.join(name);
+                    program.is_file().then_some(program).ok_or_else(|| {
+                        let fix = format!("set {BIN_VARIABLE} to a folder that has it");
+                        Failure::CannotRun(format!("there is no {name} in {}: {fix}", folder.display()))
+                    })
+                };
+                (program("mariadbd")?, program("mariadb-install-db")?)
+            }
+            None => match installed() {
+                Some(programs) => programs,
+                None => {
+                    apt::install("MariaDB", &PACKAGES, "POSTHASTE_TEST_MARIADB_URL")?;
+                    installed().ok_or_else(|| {
+                        Failure::CannotRun(
+                            "apt-get installed MariaDB, but mariadbd is not to be found".to_owned(),
+                        )
+                    })?
+                }
+            },
+        };
+        let version = version::check(Database::Mariadb, Command::new(&server).arg("--version"))?;
+        Ok(Self { server, install_db, version })
+    }
+}
+
+fn installed() -> Option<(PathBuf, PathBuf)> {
+    // It needs this one of the client's programs.
+    mysql_family::find_program("my_print_defaults")?;
+    Some((mysql_family::find_program("mariadbd")?, mysql_family::find_program("mariadb-install-db")?))
+}
+
+impl Engine for Mariadb {
+    fn database(&self) -> Database {
+        Database::Mariadb
+    }
+
+    fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn initialise(&self, folder: &Path) -> Result<()> {
+        mysql_family::write_start_file(folder)?;
+        let mut command: Vec<OsString> = vec![self.install_db.clone().into(), "--no-defaults".into()];
+        command.extend(mysql_family::data_settings(folder));
+        command.extend(
+            ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
+                .map(Into::into),
+        );
+        process::prepare(&command, folder, "make a MariaDB data folder")
+    }
+
+    fn command(&self, folder: &Path, port: u16) -> Vec<OsString> {
+        let mut command: Vec<OsString> = vec![self.server.clone().into(), "--no-defaults".into()];
+        command.extend(mysql_family::settings(folder, port));
+        command
+    }
+
+    fn is_ready(&self, _folder: &Path, port: u16) -> bool {
+        mysql_family::greets(port)
+    }
+
+    fn stop_signal(&self) -> Signal {
+        Signal::SIGKILL
+    }
+
+    fn url(&self, port: u16) -> String {
+        mysql_family::url(port)
+    }
+}

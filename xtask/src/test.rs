@@ -1,0 +1,101 @@
+//! `cargo xtask test`: the whole suite, on every database.
+
+use std::{
+    collections::BTreeMap,
+    ffi::OsString,
+    process::{Command, Stdio},
+};
+
+use clap::Args;
+
+use crate::{
+    database::Database,
+    failure::{Failure, Result},
+    interrupt,
+    servers::Fleet,
+};
+
+#[derive(Args)]
+pub struct TestOptions {
+    /// Only this database; may be repeated [sqlite, postgres, mariadb, mysql]
+    #[arg(long = "db", value_name = "DATABASE")]
+    databases: Vec<String>,
+    /// Go on, loudly, if this database cannot be had here; may be repeated
+    #[arg(long, value_name = "DATABASE")]
+    allow_missing: Vec<String>,
+    /// Run only the tests whose name contains this
+    filter: Option<String>,
+}
+
+pub fn run(options: &TestOptions) -> Result<()> {
+    let databases = Database::parse_all(&options.databases)?;
+    let may_be_missing: Vec<_> =
+        options.allow_missing.iter().map(|name| Database::parse(name)).collect::<Result<_>>()?;
+    let fleet = Fleet::gather(&databases, &BTreeMap::new(), &may_be_missing)?;
+    for address in &fleet.addresses {
+        eprintln!("xtask: {} is {}", address.database, address.description);
+    }
+    let present: Vec<_> = databases.iter().copied().filter(|db| !fleet.missing.contains_key(db)).collect();
+    let absent: Vec<_> = Database::ALL.into_iter().filter(|db| !present.contains(db)).collect();
+    let environment = fleet.environment()?;
+
+    let mut failed = Vec::new();
+    let filter = options.filter.as_deref();
+    let mut steps =
+        vec![("tests", if has_nextest() { nextest(&absent, filter) } else { cargo_test(&absent, filter) })];
+    if filter.is_none() {
+        // A documentation test has no name to filter by, only a file and a line.
+        steps.push((
+            "documentation tests",
+            cargo(&["test", "--quiet", "--doc", "--workspace", "--all-features"]),
+        ));
+    }
+    for (what, mut command) in steps {
+        if !interrupt::wait(command.envs(environment.iter().cloned()))?.success() {
+            failed.push(what);
+        }
+    }
+
+    let names = |databases: &[Database]| databases.iter().map(|db| db.name()).collect::<Vec<_>>().join(", ");
+    eprintln!("xtask: ran on {}", names(&present));
+    for (database, why) in &fleet.missing {
+        eprintln!("xtask: NOT RUN on {database}, as --allow-missing {database} allows: {why}");
+    }
+    if failed.is_empty() { Ok(()) } else { Err(Failure::Failed(format!("{} failed", failed.join(" and ")))) }
+}
+
+/// The tests of a database are in a module of its name. What is not asked for is left out here, by name; a test whose
+/// database is merely not there fails.
+fn nextest(absent: &[Database], filter: Option<&str>) -> Command {
+    let mut command = cargo(&["nextest", "run", "--workspace", "--all-features"]);
+    let wanted: Vec<_> = absent.iter().map(|db| format!("not test(/(^|::){db}::/)")).collect();
+    if !wanted.is_empty() {
+        command.arg("--filterset").arg(wanted.join(" and "));
+    }
+    command.args(filter);
+    command
+}
+
+fn cargo_test(absent: &[Database], filter: Option<&str>) -> Command {
+    let mut command =
+        cargo(&["test", "--workspace", "--all-features", "--lib", "--bins", "--tests", "--no-fail-fast"]);
+    command.arg("--").args(filter);
+    for database in absent {
+        command.args(["--skip", &format!("{database}::")]);
+    }
+    command
+}
+
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
+    command.args(arguments);
+    command
+}
+
+fn has_nextest() -> bool {
+    cargo(&["nextest", "--version"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|s| s.success())
+}

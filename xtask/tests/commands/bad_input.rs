@@ -1,0 +1,99 @@
+//! What cannot be done is refused in one line that says what to do, with exit code 2, and nothing is left running.
+
+use crate::command::{World, refusal};
+
+#[track_caller]
+fn refused(world: &World, command: &mut std::process::Command, telling: &[&str]) {
+    let (code, line) = refusal(command);
+    assert_eq!(code, Some(2), "{line}");
+    for part in telling {
+        assert!(line.contains(part), "{line:?} should say {part:?}");
+    }
+    world.assert_nothing_is_left();
+}
+
+#[test]
+fn an_unknown_database() {
+    let world = World::new();
+    for arguments in [
+        &["servers", "up", "--db", "oracle"][..],
+        &["servers", "run", "--db", "oracle", "--", "true"],
+        &["test", "--db", "oracle"],
+        &["test", "--allow-missing", "oracle"],
+        &["servers", "up", "--port", "oracle=1521"],
+    ] {
+        refused(
+            &world,
+            &mut world.xtask(arguments),
+            &["unknown database \"oracle\"", "sqlite, postgres, mariadb, mysql"],
+        );
+    }
+}
+
+#[test]
+fn a_port_that_is_none() {
+    let world = World::new();
+    for port in ["postgres", "postgres=", "postgres=0", "postgres=65536", "postgres=http"] {
+        refused(&world, &mut world.xtask(&["servers", "up", "--port", port]), &[port, "like postgres=5433"]);
+    }
+}
+
+#[test]
+fn a_server_program_that_is_missing() {
+    let world = World::new();
+    let empty = tempfile::tempdir().unwrap();
+    for (database, variable, program) in [
+        ("postgres", "POSTHASTE_POSTGRES_BIN", "postgres"),
+        ("mariadb", "POSTHASTE_MARIADB_BIN", "mariadbd"),
+        ("mysql", "POSTHASTE_MYSQL_BIN", "mysqld"),
+    ] {
+        let mut command = world.xtask(&["servers", "up", "--db", database]);
+        refused(&world, command.env(variable, empty.path()), &[&format!("no {program} in"), variable]);
+    }
+}
+
+#[test]
+fn a_server_program_that_is_too_old() {
+    for (database, variable, program, says, others, telling) in [
+        (
+            "postgres",
+            "POSTHASTE_POSTGRES_BIN",
+            "postgres",
+            "postgres (PostgreSQL) 12.22 (Debian 12.22-1)",
+            &["initdb", "pg_isready"][..],
+            ["postgres 12.22", "install 13.0 or later"],
+        ),
+        (
+            "mariadb",
+            "POSTHASTE_MARIADB_BIN",
+            "mariadbd",
+            "mariadbd  Ver 10.5.29-MariaDB for Linux on x86_64",
+            &["mariadb-install-db"],
+            ["mariadb 10.5.29", "install 10.6 or later"],
+        ),
+        (
+            "mysql",
+            "POSTHASTE_MYSQL_BIN",
+            "mysqld",
+            "mysqld  Ver 5.7.44 for Linux on x86_64 (MySQL Community Server (GPL))",
+            &[],
+            ["mysql 5.7.44", "install 8.0 or later"],
+        ),
+    ] {
+        let world = World::new();
+        let bin = world.fake_programs(program, says, others);
+        let mut command = world.xtask(&["servers", "up", "--db", database]);
+        refused(&world, command.env(variable, bin), &telling);
+    }
+}
+
+#[test]
+fn a_url_of_another_database() {
+    let world = World::new();
+    let mut command = world.xtask(&["servers", "run", "--db", "postgres", "--", "true"]);
+    let url = "mysql://me:hush@127.0.0.1/test";
+    refused(&world, command.env("POSTHASTE_TEST_POSTGRES_URL", url), &["must start with postgres://"]);
+    let mut command = world.xtask(&["servers", "run", "--db", "postgres", "--", "true"]);
+    let (_, line) = refusal(command.env("POSTHASTE_TEST_POSTGRES_URL", url));
+    assert!(!line.contains("hush"), "a password is not for the terminal: {line}");
+}

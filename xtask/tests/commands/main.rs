@@ -1,0 +1,5 @@
+//! The commands as a person types them: real processes, real servers, real signals.
+
+mod bad_input;
+mod command;
+mod postgres;
