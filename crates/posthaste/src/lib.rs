@@ -13,3 +13,8 @@ mod tuning;
 pub use limits::{DEFAULT_LEASE_DURATION, MAX_PARTITIONS};
 pub use queue::Partitions;
 pub use tuning::{OutboxProfile, WorkerTuning};
+
+/// The README's code compiles and runs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

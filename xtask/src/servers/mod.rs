@@ -233,7 +233,6 @@ pub fn down() -> Result<()> {
     let records = registry::read()?;
     if records.is_empty() {
         println!("no servers are up");
-        return Ok(());
     }
     let _alone = Home::permanent()?;
     for record in &records {
