@@ -11,7 +11,7 @@
 //! | [`WorkerBuilder`], [`Worker`] | the loop around an action |
 //! | [`PacingConfig`] | how fast a worker that has more to do goes on |
 //! | [`Bulkhead`], [`ConcurrencyLimit`], [`BackoffConfig`] | how many run at once, and how long a failing one stays away |
-//! | [`poker`] | a notifier that fires at an interval |
+//! | [`poker()`] | a notifier that fires at an interval |
 //! | [`WorkerListener`], [`TracingListener`] | eyes on a worker |
 //! | [`TaskSet`] | named tasks that are shut down together |
 //!
