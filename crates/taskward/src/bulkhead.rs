@@ -1,6 +1,6 @@
 //! What keeps one worker's trouble away from the others: a limit on concurrency, and back-off after errors.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -52,11 +52,14 @@ impl ConcurrencyLimit {
                     Some(permit)
                 } else {
                     // The one that is not chosen leaves its queue; a permit it was just given goes to the next.
-                    Some(tokio::select! {
+                    // One that was closed is as good as not there.
+                    let either = tokio::select! {
                         biased;
-                        permit = take(shared) => permit,
-                        permit = take(guaranteed) => permit,
-                    }?)
+                        Ok(permit) = take(shared) => Ok(permit),
+                        Ok(permit) = take(guaranteed) => Ok(permit),
+                        else => Err(LimitClosed),
+                    };
+                    Some(either?)
                 }
             }
         };
@@ -74,17 +77,10 @@ pub struct Permit {
     _held: Option<OwnedSemaphorePermit>,
 }
 
-/// The semaphore behind a [`ConcurrencyLimit`] was closed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Every semaphore behind a [`ConcurrencyLimit`] was closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the semaphore of the concurrency limit was closed")]
 pub struct LimitClosed;
-
-impl fmt::Display for LimitClosed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the semaphore of the concurrency limit was closed")
-    }
-}
-
-impl std::error::Error for LimitClosed {}
 
 /// The settings of a [`Bulkhead`].
 #[derive(Debug, Clone, Default)]
@@ -104,7 +100,7 @@ pub struct Bulkhead {
 }
 
 impl Bulkhead {
-    /// A bulkhead; the name is for logs.
+    /// A bulkhead; the name is part of its errors.
     ///
     /// # Panics
     ///

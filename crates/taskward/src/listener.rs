@@ -22,6 +22,7 @@ pub trait WorkerListener<P>: Send + Sync {
     fn on_complete(&self, worker: &str, directive: &Directive<P>, took: Duration) {}
 
     /// An execution failed or panicked, for the `failures`-th time in a row; the worker stays away for `backoff`.
+    /// A panic that ends the worker has none: zero.
     fn on_error(&self, worker: &str, error: &str, took: Duration, failures: u32, backoff: Duration) {}
 
     /// The worker waits for a notifier.
@@ -78,7 +79,7 @@ impl<P> WorkerListener<P> for TracingListener {
         tracing::trace!(worker, next, ?took, "worker executed");
     }
     fn on_error(&self, worker: &str, error: &str, took: Duration, failures: u32, backoff: Duration) {
-        tracing::warn!(worker, error, ?took, failures, ?backoff, "worker failed, backing off");
+        tracing::warn!(worker, error, ?took, failures, ?backoff, "worker failed");
     }
     fn on_idle(&self, worker: &str) {
         tracing::trace!(worker, "worker idle");

@@ -2,7 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tokio::{sync::Notify, task::JoinHandle, time::MissedTickBehavior};
+use tokio::{
+    sync::Notify,
+    task::JoinHandle,
+    time::{Instant, MissedTickBehavior},
+};
 use tokio_util::sync::CancellationToken;
 
 /// Spawns a task that notifies once every `interval`, for the first time after one interval, until cancelled.
@@ -18,8 +22,11 @@ pub fn poker(interval: Duration, cancel: CancellationToken) -> (Arc<Notify>, Joi
     assert!(!interval.is_zero(), "poker: interval must not be zero");
     let bell = Arc::new(Notify::new());
     let rings = Arc::clone(&bell);
-    // Counted from the call, not from the task's first turn.
-    let mut beat = tokio::time::interval_at(tokio::time::Instant::now() + interval, interval);
+    // Counted from the call, not from the task's first turn. An interval too long for the clock never ends.
+    let Some(first) = Instant::now().checked_add(interval) else {
+        return (bell, tokio::spawn(async move { cancel.cancelled().await }));
+    };
+    let mut beat = tokio::time::interval_at(first, interval);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let task = tokio::spawn(async move {
         while cancel.run_until_cancelled(beat.tick()).await.is_some() {

@@ -72,7 +72,7 @@ impl TaskSet {
     }
 
     /// Like [`shutdown`](Self::shutdown), but what has not ended within `grace` is aborted. Returns within `grace`
-    /// plus [`ABORT_PATIENCE`], whatever the tasks do.
+    /// plus [`ABORT_PATIENCE`], whatever the tasks do, unless one blocks the only thread of the runtime.
     pub async fn shutdown_within(mut self, grace: Duration) -> Vec<TaskReport> {
         self.cancel.cancel();
         // A grace period too long for the clock is no limit.

@@ -178,7 +178,11 @@ impl<A: WorkerAction> Worker<A> {
                 None => break None,
                 Some((Ok(directive), took)) => self.completed(&directive, took),
                 Some((Err(Failure::Panic(panic)), took)) if self.on_panic == PanicPolicy::Propagate => {
-                    self.failed(&panic_text(&*panic), took);
+                    let (error, failures) = (panic_text(&*panic), self.bulkhead.failures().saturating_add(1));
+                    // No back-off: there is no next time.
+                    self.listeners.tell(|listener, worker| {
+                        listener.on_error(worker, &error, took, failures, Duration::ZERO);
+                    });
                     break Some(panic);
                 }
                 Some((Err(Failure::Panic(panic)), took)) => self.failed(&panic_text(&*panic), took),
@@ -227,16 +231,25 @@ impl<A: WorkerAction> Worker<A> {
 
     /// One execution under its permit, with the time it took; `None` if cancelled before there was a permit.
     async fn execute_once(&mut self) -> Option<(Result<Directive<A::Payload>, Failure>, Duration)> {
-        let permit = match self.cancel.run_until_cancelled(self.bulkhead.acquire()).await? {
-            Ok(permit) => permit,
-            Err(closed) => return Some((Err(Failure::Error(closed.to_string())), Duration::ZERO)),
+        self.wakeups.stand_down();
+        let permit = match self.cancel.run_until_cancelled(self.bulkhead.acquire()).await {
+            Some(Ok(permit)) => permit,
+            Some(Err(closed)) => {
+                let error = format!("bulkhead {:?}: {closed}", self.bulkhead.name());
+                return Some((Err(Failure::Error(error)), Duration::ZERO));
+            }
+            None => {
+                self.wakeups.hand_on();
+                return None;
+            }
         };
         self.wakeups.rearm();
         self.listeners.tell(|listener, worker| listener.on_execute_start(worker));
         let started = Instant::now();
-        let result = match catch_panic(|| self.action.execute(&self.cancel)).await {
+        let execution = async { self.action.execute(&self.cancel).await.map_err(|error| error.to_string()) };
+        let result = match catch_panic(execution).await {
             Ok(Ok(directive)) => Ok(directive),
-            Ok(Err(error)) => Err(Failure::Error(error.to_string())),
+            Ok(Err(error)) => Err(Failure::Error(error)),
             Err(panic) => Err(Failure::Panic(panic)),
         };
         drop(permit);
@@ -265,10 +278,11 @@ impl<A: WorkerAction> Worker<A> {
     }
 }
 
-/// Awaits what `start` returns, and catches a panic in either. The action may be used again after one: whether its
-/// state is still good is what its author decides by choosing [`PanicPolicy::CatchAndRetry`].
-async fn catch_panic<F: Future>(start: impl FnOnce() -> F) -> Result<F::Output, Box<dyn Any + Send>> {
-    let mut future = pin!(catch_unwind(AssertUnwindSafe(start))?);
+/// Awaits an `async` block and catches a panic in it, also one in dropping what it holds: that happens inside `poll`.
+/// The action may be used again after a panic: whether its state is still good is what its author decides by choosing
+/// [`PanicPolicy::CatchAndRetry`].
+async fn catch_panic<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
+    let mut future = pin!(future);
     std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
         Ok(Poll::Pending) => Poll::Pending,
         Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),

@@ -95,3 +95,32 @@ async fn an_error_resets_the_pace() {
     assert_eq!(gaps, [10, 2, 1, 10].map(secs));
     worker.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn workers_that_failed_together_do_not_return_together() {
+    let (diary, mut seen) = diary();
+    let workers: Vec<_> = (0..10)
+        .map(|_| {
+            let diary = diary.clone();
+            let action = script(move |n| {
+                if n == 2 {
+                    diary.note();
+                }
+                async { Err("always".to_owned()) }
+            });
+            let backoff =
+                BackoffConfig { initial: secs(1000), max: secs(1000), multiplier: 1.0, jitter: 0.3 };
+            let bulkhead = Bulkhead::new("bulkhead", BulkheadConfig { backoff, ..Default::default() });
+            let worker = start(action, |b| b.bulkhead(bulkhead).on_error(ErrorPolicy::Retry));
+            worker.bell.notify_one();
+            worker
+        })
+        .collect();
+    let mut times = seen.after(10).await;
+    assert!(times.iter().all(|time| (secs(700)..=secs(1001)).contains(time)), "{times:?}");
+    times.dedup();
+    assert!(times.len() > 5, "{times:?}");
+    for worker in workers {
+        worker.stop().await;
+    }
+}

@@ -1,12 +1,17 @@
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
-use taskward::{Bulkhead, BulkheadConfig, ConcurrencyLimit, Directive, ErrorPolicy, LimitClosed};
+use taskward::{
+    Bulkhead, BulkheadConfig, ConcurrencyLimit, Directive, ErrorPolicy, LimitClosed, WorkerListener,
+};
 use tokio::sync::Semaphore;
 
-use crate::stage::{diary, millis, script, secs, settle, start};
+use crate::stage::{diary, script, secs, settle, start};
 
 fn tiered(guaranteed: usize, shared: usize) -> (ConcurrencyLimit, Arc<Semaphore>, Arc<Semaphore>) {
     let (guaranteed, shared) = (Arc::new(Semaphore::new(guaranteed)), Arc::new(Semaphore::new(shared)));
@@ -150,12 +155,42 @@ async fn a_closed_semaphore_is_an_error_with_back_off_and_not_the_end() {
     assert_eq!(limit.acquire().await.unwrap_err(), LimitClosed);
 
     let bulkhead = Bulkhead::new("closed", BulkheadConfig { semaphore: limit, ..Default::default() });
+    let heard = Arc::new(Errors::default());
     let worker = start(script(|_| async { panic!("no permit, no execution") }), |b| {
-        b.bulkhead(bulkhead).on_error(ErrorPolicy::Retry)
+        b.bulkhead(bulkhead).on_error(ErrorPolicy::Retry).listener(Arc::clone(&heard))
     });
     worker.bell.notify_one();
     tokio::time::sleep(secs(300)).await;
-    assert!(worker.stop().await <= millis(0));
+    worker.stop().await;
+    let heard = heard.0.lock().unwrap();
+    assert!(heard.len() > 10, "it tries again and again: {heard:?}");
+    assert!(heard[0].contains("bulkhead \"closed\": the semaphore"), "{heard:?}");
+}
+
+#[derive(Default)]
+struct Errors(Mutex<Vec<String>>);
+
+impl WorkerListener<()> for Errors {
+    fn on_error(&self, _: &str, error: &str, _: Duration, _: u32, _: Duration) {
+        self.0.lock().expect("nobody panics while holding it").push(error.to_owned());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tiered_does_without_a_semaphore_that_was_closed() {
+    let (limit, guaranteed, shared) = tiered(1, 0);
+    shared.close();
+    let held = limit.acquire().await.unwrap();
+    let waiting = tokio::spawn({
+        let limit = limit.clone();
+        async move { limit.acquire().await.map(drop) }
+    });
+    settle().await;
+    assert!(!waiting.is_finished(), "it waits for the guaranteed one");
+    drop(held);
+    waiting.await.unwrap().unwrap();
+    guaranteed.close();
+    assert_eq!(limit.acquire().await.unwrap_err(), LimitClosed);
 }
 
 #[test]

@@ -168,3 +168,53 @@ async fn a_listener_that_panics_does_not_kill_the_worker_nor_silence_the_others(
     assert_eq!(heard.len(), 12, "{heard:#?}");
     assert_eq!(heard[11], "worker: stop");
 }
+
+/// Collects what is written.
+#[derive(Clone, Default)]
+struct Ink(Arc<Mutex<Vec<u8>>>);
+
+impl std::io::Write for Ink {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().expect("nobody panics while holding it").extend(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tracing_listener_warns_of_errors_and_traces_the_rest() {
+    let ink = Ink::default();
+    let paper = ink.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing_subscriber::filter::LevelFilter::TRACE)
+        .with_ansi(false)
+        .with_writer(move || paper.clone())
+        .finish();
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let worker = start(
+        script(|n| async move {
+            match n {
+                1 => Ok(Directive::proceed()),
+                2 => Ok(Directive::sleep(secs(1))),
+                _ => Err("no luck".to_owned()),
+            }
+        }),
+        |b| b.listener(TracingListener),
+    );
+    worker.bell.notify_one();
+    tokio::time::sleep(secs(60)).await;
+    worker.stop().await;
+    let text = String::from_utf8(ink.0.lock().unwrap().clone()).unwrap();
+    for part in [
+        "DEBUG taskward::listener: worker started worker=\"worker\"",
+        "TRACE taskward::listener: worker executed worker=\"worker\" next=\"proceed\"",
+        "TRACE taskward::listener: worker sleeps worker=\"worker\" duration=1s",
+        "TRACE taskward::listener: worker idle",
+        "WARN taskward::listener: worker failed worker=\"worker\" error=\"no luck\"",
+        "DEBUG taskward::listener: worker stopped",
+    ] {
+        assert!(text.contains(part), "{part:?} is missing in\n{text}");
+    }
+}

@@ -99,3 +99,20 @@ async fn a_worker_starts_idle() {
     assert_eq!(seen.so_far().len(), 1);
     worker.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_sleep_keeps_the_pace() {
+    let (diary, mut seen) = diary();
+    let worker = start(
+        script(move |n| {
+            diary.note();
+            async move { Ok(if n == 3 { Directive::sleep(secs(7)) } else { Directive::proceed() }) }
+        }),
+        |b| b.pacing(PACING),
+    );
+    worker.bell.notify_one();
+    let times = seen.after(5).await;
+    let gaps: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps, [500, 400, 7000, 300].map(millis));
+    worker.stop().await;
+}

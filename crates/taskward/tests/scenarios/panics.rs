@@ -85,3 +85,61 @@ fn the_text_of_a_panic_is_found_whatever_its_kind() {
     assert_eq!(text(|| panic!("formatted {}", 1)), "formatted 1");
     assert_eq!(text(|| std::panic::panic_any(7)), "panic with a payload that is not text");
 }
+
+/// Panics where an action is least expected to: in its error's text, and in a destructor.
+struct Treacherous(u32);
+
+struct BadText;
+
+impl std::fmt::Display for BadText {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("in the text of an error");
+    }
+}
+
+struct BadDrop;
+
+impl Drop for BadDrop {
+    fn drop(&mut self) {
+        panic!("in a destructor");
+    }
+}
+
+impl taskward::WorkerAction for Treacherous {
+    type Payload = ();
+    type Error = BadText;
+
+    async fn execute(&mut self, _cancel: &taskward::CancellationToken) -> Result<Directive, BadText> {
+        self.0 += 1;
+        match self.0 {
+            1 => Err(BadText),
+            2 => {
+                let _bad = BadDrop;
+                tokio::task::yield_now().await;
+                Ok(Directive::proceed())
+            }
+            _ => Ok(Directive::idle()),
+        }
+    }
+}
+
+#[derive(Default)]
+struct Completions(std::sync::atomic::AtomicU32);
+
+impl taskward::WorkerListener<()> for Completions {
+    fn on_complete(&self, _: &str, _: &Directive, _: Duration) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_an_errors_text_or_in_a_destructor_is_caught_too() {
+    let completions = Arc::new(Completions::default());
+    let worker = start(Treacherous(0), |b| {
+        b.on_panic(PanicPolicy::CatchAndRetry).on_error(ErrorPolicy::Retry).listener(Arc::clone(&completions))
+    });
+    worker.bell.notify_one();
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(completions.0.load(std::sync::atomic::Ordering::SeqCst), 1);
+    worker.stop().await;
+}

@@ -102,8 +102,9 @@ pub struct Running {
 }
 
 impl Running {
-    /// Cancels and waits; returns how long that took.
+    /// Cancels and waits; returns how long that took. A worker that has ended by itself is a failure.
     pub async fn stop(self) -> Duration {
+        assert!(!self.task.is_finished(), "the worker ended before it was cancelled");
         let asked = Instant::now();
         self.cancel.cancel();
         self.task.await.expect("the worker ends well");

@@ -216,3 +216,91 @@ async fn four_workers_share_two_permits_and_one_notifier() {
 async fn a_poker_without_an_interval_is_refused() {
     let _refused = poker(secs(0), taskward::CancellationToken::new());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_poker_with_an_endless_interval_never_pokes_and_can_be_cancelled() {
+    let cancel = taskward::CancellationToken::new();
+    let (_poke, task) = poker(std::time::Duration::MAX, cancel.clone());
+    tokio::time::sleep(hours(1)).await;
+    cancel.cancel();
+    task.await.unwrap();
+}
+
+/// A bulkhead whose permits the test hands out.
+fn gated() -> (Arc<tokio::sync::Semaphore>, taskward::Bulkhead) {
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let semaphore = taskward::ConcurrencyLimit::Fixed(Arc::clone(&gate));
+    (gate, taskward::Bulkhead::new("gated", taskward::BulkheadConfig { semaphore, ..Default::default() }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_notification_while_the_worker_waits_for_its_permit_is_answered_by_the_same_execution() {
+    let (gate, bulkhead) = gated();
+    let (diary, seen) = diary();
+    let worker = start(
+        script(move |_| {
+            diary.note();
+            async { Ok(Directive::idle()) }
+        }),
+        |b| b.bulkhead(bulkhead),
+    );
+    for _ in 0..2 {
+        worker.bell.notify_one();
+        settle().await;
+    }
+    gate.add_permits(1);
+    tokio::time::sleep(hours(1)).await;
+    assert_eq!(seen.so_far().len(), 1);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_is_cancelled_while_it_waits_for_its_permit_hands_its_wake_up_on() {
+    let bell = Arc::new(Notify::new());
+    let (diary, mut seen) = diary();
+    let (_gate, bulkhead) = gated();
+    let stuck = start(script(|_| async { Ok(Directive::idle()) }), |b| {
+        b.notifier(Arc::clone(&bell)).bulkhead(bulkhead)
+    });
+    settle().await;
+    bell.notify_one();
+    settle().await;
+    let sibling = start(
+        script(move |_| {
+            diary.note();
+            async { Ok(Directive::idle()) }
+        }),
+        |b| b.notifier(Arc::clone(&bell)),
+    );
+    settle().await;
+    assert!(seen.so_far().is_empty());
+    stuck.stop().await;
+    seen.after(1).await;
+    sibling.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_waits_for_its_permit_leaves_notify_one_to_its_idle_sibling() {
+    let bell = Arc::new(Notify::new());
+    let (diary, mut seen) = diary();
+    let (_gate, bulkhead) = gated();
+    let stuck = start(script(|_| async { Ok(Directive::idle()) }), |b| {
+        b.notifier(Arc::clone(&bell)).bulkhead(bulkhead)
+    });
+    settle().await;
+    // Woken by its own bell, so that the shared one is still listened to until it stands down.
+    stuck.bell.notify_one();
+    settle().await;
+    let sibling = start(
+        script(move |_| {
+            diary.note();
+            async { Ok(Directive::idle()) }
+        }),
+        |b| b.notifier(Arc::clone(&bell)),
+    );
+    settle().await;
+    bell.notify_one();
+    seen.after(1).await;
+    stuck.stop().await;
+    sibling.stop().await;
+}
