@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use nix::sys::signal::Signal;
+
 use crate::failure::{Failure, Result};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -39,10 +41,30 @@ impl Database {
     /// The oldest version that posthaste supports.
     pub const fn oldest(self) -> (u32, u32) {
         match self {
-            Self::Sqlite => (3, 35),
+            // Comes with the library.
+            Self::Sqlite => (0, 0),
             Self::Postgres => (13, 0),
             Self::Mariadb => (10, 6),
             Self::Mysql => (8, 0),
+        }
+    }
+
+    /// How to end a server fast: nothing in it is worth keeping.
+    pub const fn stop_signal(self) -> Signal {
+        match self {
+            // Its children end with it.
+            Self::Postgres => Signal::SIGQUIT,
+            Self::Sqlite | Self::Mariadb | Self::Mysql => Signal::SIGKILL,
+        }
+    }
+
+    /// What a server program of this kind says of itself, and no other does.
+    pub fn is_named_in(self, text: &str) -> bool {
+        match self {
+            Self::Sqlite => false,
+            Self::Postgres => text.contains("PostgreSQL"),
+            Self::Mariadb => text.contains("MariaDB"),
+            Self::Mysql => text.contains("mysqld") && !text.contains("MariaDB"),
         }
     }
 

@@ -3,6 +3,7 @@
 mod database;
 mod failure;
 mod interrupt;
+mod output;
 mod servers;
 mod test;
 

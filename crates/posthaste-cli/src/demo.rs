@@ -118,11 +118,12 @@ pub async fn run(options: DemoOptions) -> ExitCode {
         }
         listened.load(Ordering::Relaxed)
     };
+    let mut ctrl_c = std::pin::pin!(tokio::signal::ctrl_c());
     let interrupted = loop {
         tokio::select! {
             biased;
             Some(line) = story.recv() => if !print(line) { break true },
-            _ = tokio::signal::ctrl_c() => break true,
+            _ = &mut ctrl_c => break true,
             () = done.notified() => break false,
         }
     };

@@ -10,21 +10,43 @@ use std::{
 use nix::unistd::{User, geteuid};
 use tempfile::TempDir;
 
-use crate::failure::{Context, Failure, Result};
+use super::{process, registry};
+use crate::{
+    database::Database,
+    failure::{Context, Failure, Result},
+};
 
 /// Others may pass through, so that the unprivileged user reaches its own folder, and see nothing.
 const PASS_THROUGH: u32 = 0o711;
-
-/// A temporary one's name says which process owns it, so that what a killed one left behind can be told apart.
 const TEMPORARY_PREFIX: &str = "posthaste-run-";
 
-/// A folder for servers, with one folder each.
+/// A folder for servers, with a place for each.
 pub struct Home {
     path: PathBuf,
-    // Removes the folder when dropped.
-    _temporary: Option<TempDir>,
-    // Keeps another `up` or `down` away until dropped.
-    _locked: Option<File>,
+    /// Held as long as the folder is in use: by one `up` or `down` at a time, or by the run that made it.
+    _locked: File,
+    /// Removes the folder when dropped.
+    temporary: Option<TempDir>,
+}
+
+/// Where one server lives. Root writes only to `ours`: in `theirs` the unprivileged user could lead it astray.
+pub struct Place {
+    ours: PathBuf,
+    pub theirs: PathBuf,
+}
+
+impl Place {
+    pub fn log(&self) -> PathBuf {
+        self.ours.join("log")
+    }
+
+    pub fn start_file(&self) -> PathBuf {
+        self.ours.join("start.sql")
+    }
+
+    pub fn data(&self) -> PathBuf {
+        self.theirs.join("data")
+    }
 }
 
 impl Home {
@@ -32,52 +54,52 @@ impl Home {
     pub fn temporary() -> Result<Self> {
         remove_abandoned();
         let folder = tempfile::Builder::new()
-            .prefix(&format!("{TEMPORARY_PREFIX}{}-", std::process::id()))
+            .prefix(TEMPORARY_PREFIX)
             .permissions(fs::Permissions::from_mode(PASS_THROUGH))
             .tempdir()
             .or_cannot(|| format!("make a folder in {}", std::env::temp_dir().display()))?;
-        Ok(Self { path: folder.path().to_owned(), _temporary: Some(folder), _locked: None })
+        Ok(Self { path: folder.path().to_owned(), _locked: lock(folder.path())?, temporary: Some(folder) })
     }
 
     /// The one for `servers up`: one for each user of this machine, and it stays. One command at a time holds it.
     pub fn permanent() -> Result<Self> {
         let path = Self::permanent_path();
         make_own_folder(&path)?;
-        let locked = File::open(&path).or_cannot(|| format!("open {}", path.display()))?;
-        locked.try_lock().map_err(|_| {
-            Failure::CannotRun(
-                "another `cargo xtask servers` command is under way: wait until it is done".to_owned(),
-            )
-        })?;
-        Ok(Self { path, _temporary: None, _locked: Some(locked) })
+        Ok(Self { _locked: lock(&path)?, path, temporary: None })
     }
 
     pub fn permanent_path() -> PathBuf {
         std::env::temp_dir().join(format!("posthaste-servers-{}", geteuid()))
     }
 
-    pub fn remove_permanent() -> Result<()> {
-        let path = Self::permanent_path();
-        match fs::remove_dir_all(&path) {
+    pub fn remove(&self) -> Result<()> {
+        fs::remove_dir_all(&self.path).or_cannot(|| format!("remove {}", self.path.display()))
+    }
+
+    /// A fresh place for a server.
+    pub fn place(&self, database: Database) -> Result<Place> {
+        self.clear(database)?;
+        let ours = self.path.join(database.name());
+        let theirs = ours.join("server");
+        make_own_folder(&ours)?;
+        fs::create_dir(&theirs).or_cannot(|| format!("make {}", theirs.display()))?;
+        if let Some(user) = unprivileged_user()? {
+            chown(&theirs, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
+                .or_cannot(|| format!("give {} to {}", theirs.display(), user.name))?;
+        }
+        process::check_reachable(&theirs)?;
+        Ok(Place { ours, theirs })
+    }
+
+    /// Removes a server's place, if there is one.
+    pub fn clear(&self, database: Database) -> Result<()> {
+        let ours = self.path.join(database.name());
+        match fs::remove_dir_all(&ours) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                Err(error).or_cannot(|| format!("remove {}", path.display()))
+                Err(error).or_cannot(|| format!("remove {}", ours.display()))
             }
             _ => Ok(()),
         }
-    }
-
-    /// A fresh folder that belongs to the unprivileged user.
-    pub fn folder(&self, name: &str) -> Result<PathBuf> {
-        let folder = self.path.join(name);
-        if folder.exists() {
-            fs::remove_dir_all(&folder).or_cannot(|| format!("remove {}", folder.display()))?;
-        }
-        fs::create_dir(&folder).or_cannot(|| format!("make {}", folder.display()))?;
-        if let Some(user) = unprivileged_user()? {
-            chown(&folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))
-                .or_cannot(|| format!("give {} to {}", folder.display(), user.name))?;
-        }
-        Ok(folder)
     }
 
     /// A folder for the temporary files of whoever uses the servers.
@@ -90,6 +112,25 @@ impl Home {
             .or_cannot(|| format!("make {}", folder.display()))?;
         Ok(folder)
     }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        if self.temporary.is_some() {
+            // A command that was killed may have had servers of its own in there.
+            registry::stop_all_below(&self.path.join("scratch"));
+        }
+    }
+}
+
+fn lock(folder: &Path) -> Result<File> {
+    let locked = File::open(folder).or_cannot(|| format!("open {}", folder.display()))?;
+    locked.try_lock().map_err(|_| {
+        Failure::CannotRun(
+            "another `cargo xtask servers` command is under way: wait until it is done".to_owned(),
+        )
+    })?;
+    Ok(locked)
 }
 
 /// Makes a folder that only we can write to, or accepts one that is there already if it is just that: its name can
@@ -124,17 +165,16 @@ pub fn unprivileged_user() -> Result<Option<User>> {
         .ok_or_else(|| Failure::CannotRun("there is no user nobody here to run servers as".to_owned()))
 }
 
-/// Removes the folders of processes that were killed before they could. Their servers ended with them.
+/// Removes the folders of runs that were killed before they could: nobody holds their lock any more. Their servers
+/// ended with them.
 fn remove_abandoned() {
     let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
-    for entry in entries.flatten() {
-        let name = entry.file_name();
-        let owner = name
-            .to_str()
-            .and_then(|name| name.strip_prefix(TEMPORARY_PREFIX)?.split('-').next()?.parse().ok());
-        let ours = entry.metadata().is_ok_and(|found| found.is_dir() && found.uid() == geteuid().as_raw());
-        if owner.is_some_and(|pid: u32| ours && !Path::new(&format!("/proc/{pid}")).exists()) {
-            fs::remove_dir_all(entry.path()).ok();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        let is_run =
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY_PREFIX));
+        if is_run && check_own_folder(&path).is_ok() && lock(&path).is_ok() {
+            registry::stop_all_below(&path.join("scratch"));
+            fs::remove_dir_all(&path).ok();
         }
     }
 }

@@ -1,14 +1,8 @@
 //! MariaDB: from the distribution's packages, or from `POSTHASTE_MARIADB_BIN`.
 
-use std::{
-    ffi::OsString,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{ffi::OsString, path::PathBuf, process::Command};
 
-use nix::sys::signal::Signal;
-
-use super::{Engine, apt, mysql_family, process, version};
+use super::{Engine, apt, home::Place, mysql_family, process, program_in, version};
 use crate::{
     database::Database,
     failure::{Failure, Result},
@@ -28,16 +22,10 @@ pub struct Mariadb {
 impl Mariadb {
     pub fn locate() -> Result<Self> {
         let (server, install_db) = match std::env::var_os(BIN_VARIABLE).map(PathBuf::from) {
-            Some(folder) => {
-                let program = |name: &str| {
-                    let program = folder.join(name);
-                    program.is_file().then_some(program).ok_or_else(|| {
-                        let fix = format!("set {BIN_VARIABLE} to a folder that has it");
-                        Failure::CannotRun(format!("there is no {name} in {}: {fix}", folder.display()))
-                    })
-                };
-                (program("mariadbd")?, program("mariadb-install-db")?)
-            }
+            Some(folder) => (
+                program_in(&folder, "mariadbd", BIN_VARIABLE)?,
+                program_in(&folder, "mariadb-install-db", BIN_VARIABLE)?,
+            ),
             None => match installed() {
                 Some(programs) => programs,
                 None => {
@@ -70,29 +58,31 @@ impl Engine for Mariadb {
         &self.version
     }
 
-    fn initialise(&self, folder: &Path) -> Result<()> {
-        mysql_family::write_start_file(folder)?;
+    fn initialise(&self, place: &Place) -> Result<()> {
+        if place.theirs.as_os_str().as_encoded_bytes().contains(&b' ') {
+            let path = place.theirs.display();
+            return Err(Failure::CannotRun(format!(
+                "mariadb-install-db cannot make a folder whose path has a space ({path}): set TMPDIR"
+            )));
+        }
+        mysql_family::write_start_file(place)?;
         let mut command: Vec<OsString> = vec![self.install_db.clone().into(), "--no-defaults".into()];
-        command.extend(mysql_family::data_settings(folder));
+        command.extend(mysql_family::data_settings(place));
         command.extend(
             ["--auth-root-authentication-method=normal", "--skip-test-db", "--skip-name-resolve"]
                 .map(Into::into),
         );
-        process::prepare(&command, folder, "make a MariaDB data folder")
+        process::prepare(&command, place, "make a MariaDB data folder")
     }
 
-    fn command(&self, folder: &Path, port: u16) -> Vec<OsString> {
+    fn command(&self, place: &Place, port: u16) -> Vec<OsString> {
         let mut command: Vec<OsString> = vec![self.server.clone().into(), "--no-defaults".into()];
-        command.extend(mysql_family::settings(folder, port));
+        command.extend(mysql_family::settings(place, port));
         command
     }
 
-    fn is_ready(&self, _folder: &Path, port: u16) -> bool {
-        mysql_family::greets(port)
-    }
-
-    fn stop_signal(&self) -> Signal {
-        Signal::SIGKILL
+    fn ready_line(&self) -> &'static str {
+        mysql_family::READY_LINE
     }
 
     fn url(&self, port: u16) -> String {

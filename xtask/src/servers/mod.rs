@@ -16,13 +16,18 @@ mod version;
 use std::{collections::BTreeMap, ffi::OsString, path::Path, process::Command, thread};
 
 use clap::Args;
-use nix::sys::signal::Signal;
 
-use self::{home::Home, ports::Port, process::Lifetime, process::Server};
+use self::{
+    home::{Home, Place},
+    ports::Port,
+    process::{Lifetime, Server},
+    registry::Record,
+};
 use crate::{
     database::Database,
     failure::{Failure, Result},
     interrupt,
+    output::say,
 };
 
 #[derive(Args)]
@@ -39,14 +44,12 @@ pub struct ServerOptions {
 trait Engine: Send + Sync {
     fn database(&self) -> Database;
     fn version(&self) -> &str;
-    /// Makes an empty database cluster in `folder`.
-    fn initialise(&self, folder: &Path) -> Result<()>;
+    /// Makes an empty database cluster.
+    fn initialise(&self, place: &Place) -> Result<()>;
     /// What runs the server in the foreground, as whoever runs the command.
-    fn command(&self, folder: &Path, port: u16) -> Vec<OsString>;
-    /// Whether it answers.
-    fn is_ready(&self, folder: &Path, port: u16) -> bool;
-    /// How to end it fast; nothing in it is worth keeping.
-    fn stop_signal(&self) -> Signal;
+    fn command(&self, place: &Place, port: u16) -> Vec<OsString>;
+    /// What its log says when it takes connections.
+    fn ready_line(&self) -> &'static str;
     fn url(&self, port: u16) -> String;
 }
 
@@ -57,6 +60,17 @@ fn locate(database: Database) -> Result<Option<Box<dyn Engine>>> {
         Database::Postgres => Some(Box::new(postgres::Postgres::locate()?)),
         Database::Mariadb => Some(Box::new(mariadb::Mariadb::locate()?)),
         Database::Mysql => Some(Box::new(mysql::Mysql::locate()?)),
+    })
+}
+
+/// A server program in a folder that a variable names.
+fn program_in(folder: &Path, name: &str, variable: &str) -> Result<std::path::PathBuf> {
+    let program = folder.join(name);
+    program.is_file().then_some(program).ok_or_else(|| {
+        Failure::CannotRun(format!(
+            "there is no {name} in {}: set {variable} to a folder that has it",
+            folder.display()
+        ))
     })
 }
 
@@ -71,11 +85,11 @@ pub struct Address {
 /// Addresses for the tests, and the servers behind those that were started for them.
 pub struct Fleet {
     pub addresses: Vec<Address>,
-    /// Databases that could not be had, and why; empty unless the caller said that it may be missing.
+    /// Databases that could not be had, and why; empty unless the caller said that they may be missing.
     pub missing: BTreeMap<Database, String>,
     // Servers before their folder: they are dropped in this order.
     _servers: Vec<Server>,
-    _home: Home,
+    home: Home,
 }
 
 impl Fleet {
@@ -88,45 +102,53 @@ impl Fleet {
     ) -> Result<Self> {
         let mut addresses = Vec::new();
         let mut missing = BTreeMap::new();
+        let mut excuse = |database: Database, failure: Failure| match failure {
+            Failure::CannotRun(why) if may_be_missing.contains(&database) => {
+                missing.insert(database, why);
+                Ok(())
+            }
+            failure => Err(failure),
+        };
         let mut engines = Vec::new();
         let up = registry::read()?;
-        for database in databases {
+        for &database in databases {
             if let Some(url) = database.named_url()? {
+                refuse_port(ports, database)?;
                 let variable = database.url_variable().unwrap_or_default();
-                addresses.push(Address {
-                    database: *database,
-                    url,
-                    description: format!("named by {variable}"),
-                });
+                addresses.push(Address { database, url, description: format!("named by {variable}") });
             } else if let Some(server) =
-                up.iter().find(|server| server.database == *database && server.is_alive())
+                up.iter().find(|server| server.database == database && server.is_alive())
             {
+                refuse_port(ports, database)?;
                 let description = format!("{}, up since `cargo xtask servers up`", server.version);
-                addresses.push(Address { database: *database, url: server.url.clone(), description });
+                addresses.push(Address { database, url: server.url.clone(), description });
             } else {
-                match locate(*database) {
+                match locate(database) {
                     Ok(engine) => engines.extend(engine),
-                    Err(Failure::CannotRun(why)) if may_be_missing.contains(database) => {
-                        missing.insert(*database, why);
-                    }
-                    Err(failure) => return Err(failure),
+                    Err(failure) => excuse(database, failure)?,
                 }
             }
         }
         let home = Home::temporary()?;
-        let servers = start(&engines, &home, ports, Lifetime::Mine)?;
+        let mut servers = Vec::new();
+        for (database, server) in start(&engines, &home, ports, Lifetime::Mine, &mut |_| Ok(()))? {
+            match server {
+                Ok(server) => servers.push(server),
+                Err(failure) => excuse(database, failure)?,
+            }
+        }
         addresses.extend(servers.iter().map(|server| Address {
             database: server.record.database,
             url: server.record.url.clone(),
             description: server.record.version.clone(),
         }));
-        Ok(Self { addresses, missing, _servers: servers, _home: home })
+        Ok(Self { addresses, missing, _servers: servers, home })
     }
 
     /// The environment by which a command finds the databases, with a folder for its own temporary files that goes
     /// when the fleet goes.
     pub fn environment(&self) -> Result<Vec<(&'static str, OsString)>> {
-        let mut variables = vec![("TMPDIR", self._home.scratch()?.into_os_string())];
+        let mut variables = vec![("TMPDIR", self.home.scratch()?.into_os_string())];
         for address in &self.addresses {
             if let Some(variable) = address.database.url_variable() {
                 variables.push((variable, OsString::from(&address.url)));
@@ -136,33 +158,37 @@ impl Fleet {
     }
 }
 
-/// Prepares all of them side by side, then starts them.
+/// Prepares all of them side by side, then starts them one by one. What one of them fails at is its own result.
 fn start(
     engines: &[Box<dyn Engine>],
     home: &Home,
     ports: &BTreeMap<Database, u16>,
     lifetime: Lifetime,
-) -> Result<Vec<Server>> {
+    spawned: &mut dyn FnMut(&Record) -> Result<()>,
+) -> Result<Vec<(Database, Result<Server>)>> {
     let mut prepared = Vec::new();
     for engine in engines {
-        let port = match ports.get(&engine.database()) {
-            Some(port) => Port::given(*port)?,
-            None => Port::Any,
-        };
-        prepared.push((engine, port, home.folder(engine.database().name())?));
+        let port = ports.get(&engine.database()).map_or(Ok(Port::Any), |port| Port::given(*port))?;
+        prepared.push((engine, port, home.place(engine.database())?));
     }
-    thread::scope(|scope| {
+    let initialised: Vec<Result<()>> = thread::scope(|scope| {
         let initialising: Vec<_> =
-            prepared.iter().map(|(engine, _, folder)| scope.spawn(|| engine.initialise(folder))).collect();
-        initialising
-            .into_iter()
-            .try_for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    })?;
+            prepared.iter().map(|(engine, _, place)| scope.spawn(|| engine.initialise(place))).collect();
+        let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        initialising.into_iter().map(join).collect()
+    });
     // Started by this thread, which outlives them: a server that is ours ends when the thread that started it does.
-    prepared
-        .into_iter()
-        .map(|(engine, port, folder)| Server::start(&**engine, &folder, port, lifetime))
-        .collect()
+    let mut servers = Vec::new();
+    for ((engine, port, place), initialised) in prepared.into_iter().zip(initialised) {
+        let server = initialised.and_then(|()| Server::start(&**engine, &place, port, lifetime, spawned));
+        if server.is_err() {
+            home.clear(engine.database())?;
+        }
+        servers.push((engine.database(), server));
+    }
+    Ok(servers)
 }
 
 impl ServerOptions {
@@ -170,17 +196,34 @@ impl ServerOptions {
         Database::parse_all(&self.databases)
     }
 
+    /// Each port for one of the databases that were asked for, and no port twice.
     fn ports(&self) -> Result<BTreeMap<Database, u16>> {
-        let parse = |text: &String| {
-            let refuse = || {
-                Failure::CannotRun(format!("--port {text}: write it as DATABASE=PORT, like postgres=5433"))
-            };
-            let (name, port) = text.split_once('=').ok_or_else(refuse)?;
+        let asked_for = self.databases()?;
+        let mut ports = BTreeMap::new();
+        for text in &self.ports {
+            let refuse = |why: &str| Failure::CannotRun(format!("--port {text}: {why}"));
+            let how = "write it as DATABASE=PORT, like postgres=5433";
+            let (name, port) = text.split_once('=').ok_or_else(|| refuse(how))?;
             let database = Database::parse(name)?;
-            Ok((database, port.parse().ok().filter(|port| *port > 0).ok_or_else(refuse)?))
-        };
-        self.ports.iter().map(parse).collect()
+            let port: u16 = port.parse().ok().filter(|port| *port > 0).ok_or_else(|| refuse(how))?;
+            if database == Database::Sqlite || !asked_for.contains(&database) {
+                return Err(refuse("no such server is started; name it with --db too"));
+            }
+            if ports.values().any(|given| *given == port) || ports.insert(database, port).is_some() {
+                return Err(refuse("give each server one port of its own"));
+            }
+        }
+        Ok(ports)
     }
+}
+
+fn refuse_port(ports: &BTreeMap<Database, u16>, database: Database) -> Result<()> {
+    if ports.contains_key(&database) {
+        return Err(Failure::CannotRun(format!(
+            "--port {database}=…: there is a {database} already; leave --port out"
+        )));
+    }
+    Ok(())
 }
 
 /// `cargo xtask servers up`
@@ -188,79 +231,87 @@ pub fn up(options: &ServerOptions) -> Result<()> {
     let (databases, ports) = (options.databases()?, options.ports()?);
     let home = Home::permanent()?;
     let started = start_and_record(&databases, &ports, &home);
-    if started.is_err() && registry::read()?.is_empty() {
-        Home::remove_permanent()?;
+    if registry::read()?.is_empty() {
+        home.remove()?;
     }
     for record in started? {
-        println!("export {}='{}'", record.database.url_variable().unwrap_or_default(), record.url);
+        say!("export {}='{}'", record.database.url_variable().unwrap_or_default(), record.url);
     }
     Ok(())
 }
 
-/// Starts what is not up yet, and returns all that is up then.
+/// Starts what is not up yet, and returns all that is up then; all or nothing.
 fn start_and_record(
     databases: &[Database],
     ports: &BTreeMap<Database, u16>,
     home: &Home,
-) -> Result<Vec<registry::Record>> {
-    let mut records = registry::read()?;
-    records.retain(registry::Record::is_alive);
+) -> Result<Vec<Record>> {
+    let mut up = registry::read()?;
+    up.retain(Record::is_alive);
     let mut engines = Vec::new();
-    for database in databases {
+    for &database in databases {
         if database.named_url()?.is_some() {
+            refuse_port(ports, database)?;
             let variable = database.url_variable().unwrap_or_default();
-            println!("# {database}: {variable} names a server already; none started");
-        } else if records.iter().any(|record| record.database == *database) {
-            println!("# {database}: already up");
-        } else if *database == Database::Sqlite {
-            println!("# sqlite: needs no server");
+            say!("# {database}: {variable} names a server already; none started");
+        } else if up.iter().any(|record| record.database == database) {
+            refuse_port(ports, database)?;
+            say!("# {database}: already up");
+        } else if database == Database::Sqlite {
+            say!("# sqlite: needs no server");
         } else {
-            engines.extend(locate(*database)?);
+            engines.extend(locate(database)?);
         }
     }
-    let servers = start(&engines, home, ports, Lifetime::UntilDown)?;
-    records.extend(servers.iter().map(|server| server.record.clone()));
-    records.sort_by_key(|record| record.database);
-    registry::write(&records)?;
-    for server in servers {
-        server.leave_running();
+    // Written down as soon as there is a process: whatever happens to this one, `down` finds it.
+    let mut records = up.clone();
+    let mut write_down = |record: &Record| {
+        records.retain(|known| known.database != record.database);
+        records.push(record.clone());
+        registry::write(&records)
+    };
+    let started = start(&engines, home, ports, Lifetime::UntilDown, &mut write_down)?;
+    let started: Result<Vec<Server>> = started.into_iter().map(|(_, server)| server).collect();
+    if let Ok(servers) = started.as_ref() {
+        up.extend(servers.iter().map(|server| server.record.clone()));
     }
-    Ok(records)
+    up.sort_by_key(|record| record.database);
+    registry::write(&up)?;
+    started?.into_iter().for_each(Server::leave_running);
+    Ok(up)
 }
 
 /// `cargo xtask servers down`
 pub fn down() -> Result<()> {
+    let home = Home::permanent()?;
     let records = registry::read()?;
-    if records.is_empty() {
-        println!("no servers are up");
-    }
-    let _alone = Home::permanent()?;
     for record in &records {
         record.stop()?;
-        println!("{}: stopped (port {})", record.database, record.port);
     }
-    Home::remove_permanent()
+    home.remove()?;
+    if records.is_empty() {
+        say!("no servers are up");
+    }
+    for record in records {
+        say!("{}: stopped (port {})", record.database, record.port);
+    }
+    Ok(())
 }
 
 /// `cargo xtask servers status`
 pub fn status() -> Result<()> {
     let records = registry::read()?;
     if records.is_empty() {
-        println!("no servers are up; start them with `cargo xtask servers up`");
+        say!("no servers are up; start them with `cargo xtask servers up`");
         return Ok(());
     }
     let mut gone = Vec::new();
     for record in &records {
+        let Record { database, version, pid, url, .. } = record;
         let state = if record.is_alive() { "up" } else { "gone" };
-        println!(
-            "{:<9} {state:<5} {:<10} pid {:<8} {}",
-            record.database.name(),
-            record.version,
-            record.pid,
-            record.url
-        );
+        say!("{:<9} {state:<5} {version:<10} pid {pid:<8} {url}", database.name());
         if !record.is_alive() {
-            gone.push(record.database.name());
+            gone.push(database.name());
         }
     }
     if gone.is_empty() {

@@ -12,12 +12,12 @@ use std::{
     process::{Command, Stdio},
 };
 
-use nix::{sys::signal::Signal, unistd::geteuid};
+use nix::unistd::geteuid;
 
 use super::{
     Engine, apt,
-    home::{check_own_folder, make_own_folder},
-    mysql_family, process, version,
+    home::{Place, check_own_folder, make_own_folder},
+    mysql_family, process, program_in, version,
 };
 use crate::{
     database::Database,
@@ -43,11 +43,7 @@ pub struct Mysql {
 impl Mysql {
     pub fn locate() -> Result<Self> {
         if let Some(folder) = std::env::var_os(BIN_VARIABLE).map(PathBuf::from) {
-            let server = folder.join("mysqld");
-            if !server.is_file() {
-                let fix = format!("set {BIN_VARIABLE} to a folder that has it");
-                return Err(Failure::CannotRun(format!("there is no mysqld in {}: {fix}", folder.display())));
-            }
+            let server = program_in(&folder, "mysqld", BIN_VARIABLE)?;
             return Self::new(vec![server.into()], None);
         }
         if let Some(server) = mysql_family::find_program("mysqld").filter(|server| !is_mariadb(server)) {
@@ -103,23 +99,19 @@ impl Engine for Mysql {
         &self.version
     }
 
-    fn initialise(&self, folder: &Path) -> Result<()> {
-        mysql_family::write_start_file(folder)?;
-        let mut settings = mysql_family::data_settings(folder);
+    fn initialise(&self, place: &Place) -> Result<()> {
+        mysql_family::write_start_file(place)?;
+        let mut settings = mysql_family::data_settings(place);
         settings.push("--initialize-insecure".into());
-        process::prepare(&self.with_settings(settings), folder, "make a MySQL data folder")
+        process::prepare(&self.with_settings(settings), place, "make a MySQL data folder")
     }
 
-    fn command(&self, folder: &Path, port: u16) -> Vec<OsString> {
-        self.with_settings(mysql_family::settings(folder, port))
+    fn command(&self, place: &Place, port: u16) -> Vec<OsString> {
+        self.with_settings(mysql_family::settings(place, port))
     }
 
-    fn is_ready(&self, _folder: &Path, port: u16) -> bool {
-        mysql_family::greets(port)
-    }
-
-    fn stop_signal(&self) -> Signal {
-        Signal::SIGKILL
+    fn ready_line(&self) -> &'static str {
+        mysql_family::READY_LINE
     }
 
     fn url(&self, port: u16) -> String {
@@ -322,5 +314,6 @@ fn run_quietly(command: &mut Command, name: &str) -> Result<()> {
 fn output_of(command: &mut Command, arguments: &[&str]) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.args(arguments).output().or_cannot(|| format!("run {name}"))?;
+    interrupt::check()?;
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -2,12 +2,10 @@
 
 use std::{
     ffi::OsString,
-    io::Read,
-    net::TcpStream,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
+use super::home::Place;
 use crate::failure::{Context, Result};
 
 /// A user for the tests, who may do everything from anywhere. Run at each start; the server is on loopback only.
@@ -17,22 +15,26 @@ GRANT ALL ON *.* TO 'posthaste'@'%' WITH GRANT OPTION;
 CREATE DATABASE IF NOT EXISTS posthaste;
 ";
 
+/// What both log when they take connections.
+pub const READY_LINE: &str = "ready for connections";
+
 /// Settings that both know.
-pub fn settings(folder: &Path, port: u16) -> Vec<OsString> {
-    let mut settings = data_settings(folder);
-    settings.extend([path_setting("--init-file=", &folder.join("start.sql"))]);
-    settings.extend([path_setting("--socket=", Path::new("server.sock"))]);
-    settings.extend([path_setting("--pid-file=", &folder.join("server.pid"))]);
-    settings.extend([format!("--port={port}").into()]);
+pub fn settings(place: &Place, port: u16) -> Vec<OsString> {
+    let mut settings = data_settings(place);
+    settings.push(path_setting("--init-file=", &place.start_file()));
+    // In the data folder: as a whole path it may be too long for a socket.
+    settings.push("--socket=server.sock".into());
+    settings.push(path_setting("--pid-file=", &place.theirs.join("pid")));
+    settings.push(format!("--port={port}").into());
     settings
         .extend(["--bind-address=127.0.0.1", "--max-connections=400", "--skip-name-resolve"].map(Into::into));
     settings
 }
 
 /// Settings for making the data folder, which the server must be given too.
-pub fn data_settings(folder: &Path) -> Vec<OsString> {
-    let mut settings = vec![path_setting("--datadir=", &folder.join("data"))];
-    settings.extend([path_setting("--tmpdir=", folder)]);
+pub fn data_settings(place: &Place) -> Vec<OsString> {
+    let mut settings =
+        vec![path_setting("--datadir=", &place.data()), path_setting("--tmpdir=", &place.theirs)];
     settings.extend(
         [
             "--innodb-buffer-pool-size=128M",
@@ -55,8 +57,8 @@ pub fn path_setting(name: &str, path: &Path) -> OsString {
     setting
 }
 
-pub fn write_start_file(folder: &Path) -> Result<()> {
-    let path = folder.join("start.sql");
+pub fn write_start_file(place: &Place) -> Result<()> {
+    let path = place.start_file();
     std::fs::write(&path, TEST_USER).or_cannot(|| format!("write {}", path.display()))
 }
 
@@ -64,20 +66,7 @@ pub fn url(port: u16) -> String {
     format!("mysql://posthaste@127.0.0.1:{port}/posthaste?ssl-mode=disabled")
 }
 
-/// Both greet whoever connects with a packet that carries protocol version 10, once they take connections. One that
-/// cannot take them says so with an error packet instead.
-pub fn greets(port: u16) -> bool {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    let Ok(mut stream) = TcpStream::connect_timeout(&([127, 0, 0, 1], port).into(), PATIENCE) else {
-        return false;
-    };
-    let mut packet = [0; 5];
-    stream.set_read_timeout(Some(PATIENCE)).is_ok()
-        && stream.read_exact(&mut packet).is_ok()
-        && packet[4] == 10
-}
-
-/// The first of these programs in the search path, or where servers are kept that not everybody should run.
+/// A program in the search path, or where servers are kept that not everybody should run.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)

@@ -1,6 +1,7 @@
 //! Ports on loopback.
 
 use std::{
+    io::{Error, ErrorKind},
     net::TcpListener,
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -21,44 +22,42 @@ pub enum Port {
 }
 
 impl Port {
-    /// This port, which must be free.
+    /// This port, which must be free, and one that an unprivileged user may use.
     pub fn given(port: u16) -> Result<Self> {
-        if is_free(port) {
-            return Ok(Self::Given(port));
+        let fix = "choose another one, or leave --port out for a free one";
+        if port < 1024 {
+            return Err(Failure::CannotRun(format!(
+                "port {port} is reserved for root, which no server runs as: {fix}"
+            )));
         }
-        Err(Failure::CannotRun(format!(
-            "port {port} is in use: choose another one, or leave --port out for a free one"
-        )))
+        match bind(port) {
+            Ok(_) => Ok(Self::Given(port)),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                Err(Failure::CannotRun(format!("port {port} is in use: {fix}")))
+            }
+            Err(error) => Err(Failure::CannotRun(format!("port {port} cannot be used ({error}): {fix}"))),
+        }
     }
 
     pub fn pick(self) -> Result<u16> {
-        match self {
-            Self::Given(port) => Ok(port),
-            Self::Any => any_free(),
+        if let Self::Given(port) = self {
+            return Ok(port);
         }
+        // Two runs at once start their search at different places.
+        let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
+        let start = usize::try_from(clock).unwrap_or_default() % RANGE.len();
+        RANGE
+            .skip(start)
+            .chain(RANGE.take(start))
+            .find(|port| is_free(*port))
+            .ok_or_else(|| Failure::CannotRun(format!("no free port from {} to {}", RANGE.start, RANGE.end)))
     }
 }
 
 pub fn is_free(port: u16) -> bool {
-    TcpListener::bind(("127.0.0.1", port)).is_ok()
+    bind(port).is_ok()
 }
 
-fn any_free() -> Result<u16> {
-    // Two runs at once start their search at different places.
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.subsec_nanos());
-    let start = usize::try_from(clock).unwrap_or_default() % RANGE.len();
-    RANGE
-        .cycle_from(start)
-        .find(|port| is_free(*port))
-        .ok_or_else(|| Failure::CannotRun(format!("no free port from {} to {}", RANGE.start, RANGE.end)))
-}
-
-trait CycleFrom {
-    fn cycle_from(self, start: usize) -> impl Iterator<Item = u16>;
-}
-
-impl CycleFrom for std::ops::Range<u16> {
-    fn cycle_from(self, start: usize) -> impl Iterator<Item = u16> {
-        self.clone().skip(start).chain(self.take(start))
-    }
+fn bind(port: u16) -> Result<TcpListener, Error> {
+    TcpListener::bind(("127.0.0.1", port))
 }

@@ -4,12 +4,10 @@ use std::{
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
-use nix::sys::signal::Signal;
-
-use super::{Engine, apt, process, version};
+use super::{Engine, apt, home::Place, process, program_in, version};
 use crate::{
     database::Database,
     failure::{Context, Failure, Result},
@@ -36,14 +34,9 @@ impl Postgres {
                 None => install()?,
             },
         };
-        for program in ["postgres", "initdb", "pg_isready"] {
-            if !bin.join(program).is_file() {
-                let fix = format!("install PostgreSQL's server and client programs, or set {BIN_VARIABLE}");
-                return Err(Failure::CannotRun(format!("there is no {program} in {}: {fix}", bin.display())));
-            }
-        }
-        let version =
-            version::check(Database::Postgres, Command::new(bin.join("postgres")).arg("--version"))?;
+        let server = program_in(&bin, "postgres", BIN_VARIABLE)?;
+        program_in(&bin, "initdb", BIN_VARIABLE)?;
+        let version = version::check(Database::Postgres, Command::new(server).arg("--version"))?;
         Ok(Self { bin, version })
     }
 
@@ -91,17 +84,17 @@ impl Engine for Postgres {
         &self.version
     }
 
-    fn initialise(&self, folder: &Path) -> Result<()> {
+    fn initialise(&self, place: &Place) -> Result<()> {
         let mut command: Vec<OsString> = vec![self.bin.join("initdb").into()];
         command.extend(
             ["--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
                 .map(Into::into),
         );
-        command.extend(["--pgdata".into(), folder.join("data").into()]);
-        process::prepare(&command, folder, "make a PostgreSQL cluster")
+        command.extend(["--pgdata".into(), place.data().into()]);
+        process::prepare(&command, place, "make a PostgreSQL cluster")
     }
 
-    fn command(&self, folder: &Path, port: u16) -> Vec<OsString> {
+    fn command(&self, place: &Place, port: u16) -> Vec<OsString> {
         let mut settings = vec![
             "listen_addresses=127.0.0.1".to_owned(),
             format!("port={port}"),
@@ -123,25 +116,15 @@ impl Engine for Postgres {
             settings.push("recovery_init_sync_method=syncfs".to_owned());
         }
         let mut command: Vec<OsString> =
-            vec![self.bin.join("postgres").into(), "-D".into(), folder.join("data").into()];
+            vec![self.bin.join("postgres").into(), "-D".into(), place.data().into()];
         for setting in settings {
             command.extend(["-c".into(), setting.into()]);
         }
         command
     }
 
-    fn is_ready(&self, _folder: &Path, port: u16) -> bool {
-        Command::new(self.bin.join("pg_isready"))
-            .args(["--quiet", "--host=127.0.0.1", "--username=postgres", "--dbname=postgres", "--timeout=1"])
-            .arg(format!("--port={port}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .status()
-            .is_ok_and(|status| status.success())
-    }
-
-    fn stop_signal(&self) -> Signal {
-        Signal::SIGQUIT
+    fn ready_line(&self) -> &'static str {
+        "database system is ready to accept connections"
     }
 
     fn url(&self, port: u16) -> String {

@@ -14,7 +14,7 @@ use nix::{sys::signal::Signal, unistd::geteuid};
 
 use super::{
     Engine,
-    home::unprivileged_user,
+    home::{Place, unprivileged_user},
     ports::{Port, is_free},
     registry::Record,
 };
@@ -24,7 +24,6 @@ use crate::{
 };
 
 const START_LIMIT: Duration = Duration::from_secs(90);
-const STOP_LIMIT: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 /// Somebody may take the port between our look and the server's start; then another one is tried.
 const PORT_TRIES: u32 = 3;
@@ -45,26 +44,35 @@ pub struct Server {
 }
 
 impl Server {
-    pub fn start(engine: &dyn Engine, folder: &Path, port: Port, lifetime: Lifetime) -> Result<Self> {
-        for _ in 1..PORT_TRIES {
+    /// Starts a server; `spawned` is told of each process before it is waited for.
+    pub fn start(
+        engine: &dyn Engine,
+        place: &Place,
+        port: Port,
+        lifetime: Lifetime,
+        spawned: &mut dyn FnMut(&Record) -> Result<()>,
+    ) -> Result<Self> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
             let number = port.pick()?;
-            match Self::start_on(engine, folder, number, lifetime) {
-                Err(Failure::CannotRun(_)) if matches!(port, Port::Any) && !is_free(number) => {}
+            let server = Self::spawn(engine, place, number, lifetime)?;
+            spawned(&server.record)?;
+            match server.wait_until_ready(engine, place) {
+                Err(Failure::CannotRun(_))
+                    if tries < PORT_TRIES && matches!(port, Port::Any) && !is_free(number) => {}
                 done => return done,
             }
         }
-        Self::start_on(engine, folder, port.pick()?, lifetime)
     }
 
-    fn start_on(engine: &dyn Engine, folder: &Path, port: u16, lifetime: Lifetime) -> Result<Self> {
+    fn spawn(engine: &dyn Engine, place: &Place, port: u16, lifetime: Lifetime) -> Result<Self> {
         interrupt::check()?;
         let database = engine.database();
-        let log_path = folder.join("server.log");
-        let log = File::create(&log_path).or_cannot(|| format!("make {}", log_path.display()))?;
-        let errors = log.try_clone().or_cannot(|| format!("use {}", log_path.display()))?;
-        let death_signal = (lifetime == Lifetime::Mine).then(|| engine.stop_signal());
-        let child = unprivileged(&engine.command(folder, port), death_signal)?
-            .current_dir(folder)
+        let (log, errors) = create_log(place)?;
+        let death_signal = (lifetime == Lifetime::Mine).then(|| database.stop_signal());
+        let child = unprivileged(&engine.command(place, port), death_signal)?
+            .current_dir(&place.theirs)
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
@@ -72,34 +80,35 @@ impl Server {
             .process_group(0)
             .spawn()
             .or_cannot(|| format!("start {database}"))?;
-        let record = Record::of(engine, child.id(), port);
-        let mut server = Self { record, child: Some(child) };
-        server.wait_until_ready(engine, folder, &log_path)?;
-        Ok(server)
+        let record = Record::new(database, engine.version(), child.id(), port, engine.url(port));
+        Ok(Self { record, child: Some(child) })
     }
 
-    fn wait_until_ready(&mut self, engine: &dyn Engine, folder: &Path, log: &Path) -> Result<()> {
+    /// Its own log says when it is ready: what answers on its port may be somebody else's server.
+    fn wait_until_ready(mut self, engine: &dyn Engine, place: &Place) -> Result<Self> {
         let (database, started) = (self.record.database, Instant::now());
-        while !engine.is_ready(folder, self.record.port) {
+        let log = || {
+            fs::read(place.log())
+                .map_or_else(|_| String::new(), |log| String::from_utf8_lossy(&log).into_owned())
+        };
+        while !log().contains(engine.ready_line()) {
             interrupt::check()?;
             let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
             if let Some(status) = ended {
-                let why = last_line(log);
-                return Err(Failure::CannotRun(format!("{database} did not start ({status}): {why}")));
+                return Err(Failure::CannotRun(format!(
+                    "{database} did not start ({status}): {}",
+                    complaint(&log())
+                )));
             }
             if started.elapsed() > START_LIMIT {
-                let why = last_line(log);
+                let why = complaint(&log());
                 return Err(Failure::CannotRun(format!(
-                    "{database} does not answer after {START_LIMIT:?}: {why}"
+                    "{database} is not ready after {START_LIMIT:?}: {why}"
                 )));
             }
             sleep(LOOK_AGAIN);
         }
-        // What answered may be somebody else's server on the same port, ours having given up.
-        let ended = self.child.as_mut().and_then(|child| child.try_wait().ok().flatten());
-        ended.map_or(Ok(()), |status| {
-            Err(Failure::CannotRun(format!("{database} did not stay up ({status})")))
-        })
+        Ok(self)
     }
 
     /// Forgets the process, which then outlives this one.
@@ -110,29 +119,29 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let Some(child) = &mut self.child else { return };
-        interrupt::send(child.id(), self.record.stop_signal());
-        let asked = Instant::now();
-        while matches!(child.try_wait(), Ok(None)) {
-            if asked.elapsed() > STOP_LIMIT {
-                child.kill().ok();
-            }
-            sleep(LOOK_AGAIN);
+        if let Some(child) = &mut self.child {
+            self.record.stop().ok();
+            child.wait().ok();
         }
     }
 }
 
-/// The last line of a log that says something, for an error of one line.
-fn last_line(log: &Path) -> String {
-    let text = fs::read_to_string(log).unwrap_or_default();
-    let telling = |line: &&str| line.contains("ERROR") || line.contains("FATAL");
-    let line =
-        text.lines().rev().find(telling).or_else(|| text.lines().rfind(|line| !line.trim().is_empty()));
+fn create_log(place: &Place) -> Result<(File, File)> {
+    let path = place.log();
+    let log = File::create(&path).or_cannot(|| format!("make {}", path.display()))?;
+    let clone = log.try_clone().or_cannot(|| format!("use {}", path.display()))?;
+    Ok((log, clone))
+}
+
+/// The line of a log that tells most, for an error of one line: the first error, for the last is only "aborting".
+fn complaint(log: &str) -> String {
+    let telling = |line: &&str| ["ERROR", "FATAL", "error:"].iter().any(|word| line.contains(word));
+    let line = log.lines().find(telling).or_else(|| log.lines().rfind(|line| !line.trim().is_empty()));
     line.unwrap_or("it said nothing").trim().to_owned()
 }
 
 /// A command that runs as the unprivileged user when we are root, and gets `death_signal` when we are gone.
-pub fn unprivileged(command: &[OsString], death_signal: Option<Signal>) -> Result<Command> {
+fn unprivileged(command: &[OsString], death_signal: Option<Signal>) -> Result<Command> {
     let mut wrapped = Command::new("setpriv");
     if let Some(user) = unprivileged_user()? {
         wrapped
@@ -147,24 +156,35 @@ pub fn unprivileged(command: &[OsString], death_signal: Option<Signal>) -> Resul
     }
     wrapped.arg("--").args(command);
     // A server has no use for our variables, and some for a home it can read.
-    wrapped
-        .env_clear()
-        .envs(std::env::vars_os().filter(|(name, _)| name == "PATH"))
-        .env("LC_ALL", "C")
-        .env("HOME", "/");
+    let path = std::env::vars_os().filter(|(name, _)| name == "PATH");
+    wrapped.env_clear().envs(path).env("LC_ALL", "C").env("HOME", "/");
     Ok(wrapped)
 }
 
-/// Runs a preparing command as the unprivileged user; its last words are the error.
-pub fn prepare(command: &[OsString], folder: &Path, doing: &str) -> Result<()> {
-    let log_path = folder.join("prepare.log");
-    let log = File::create(&log_path).or_cannot(|| format!("make {}", log_path.display()))?;
-    let errors = log.try_clone().or_cannot(|| format!("use {}", log_path.display()))?;
+/// An error unless the unprivileged user can get at `folder`.
+pub fn check_reachable(folder: &Path) -> Result<()> {
+    let command = ["test".into(), "-w".into(), folder.as_os_str().to_owned()];
+    if interrupt::wait(&mut unprivileged(&command, Some(Signal::SIGKILL))?)?.success() {
+        return Ok(());
+    }
+    Err(Failure::CannotRun(format!(
+        "the user that servers run as cannot reach {}: set TMPDIR to a folder that everybody may pass through",
+        folder.display()
+    )))
+}
+
+/// Runs a preparing command as the unprivileged user; what it complained of is the error.
+pub fn prepare(command: &[OsString], place: &Place, doing: &str) -> Result<()> {
+    let (log, errors) = create_log(place)?;
     let mut command = unprivileged(command, Some(Signal::SIGKILL))?;
-    command.current_dir(folder).stdin(Stdio::null()).stdout(log).stderr(errors);
-    let status = interrupt::wait(&mut command)?;
+    let status =
+        interrupt::wait(command.current_dir(&place.theirs).stdin(Stdio::null()).stdout(log).stderr(errors))?;
     if status.success() {
         return Ok(());
     }
-    Err(Failure::CannotRun(format!("cannot {doing} ({status}): {}", last_line(&log_path))))
+    let log = fs::read(place.log()).unwrap_or_default();
+    Err(Failure::CannotRun(format!(
+        "cannot {doing} ({status}): {}",
+        complaint(&String::from_utf8_lossy(&log))
+    )))
 }

@@ -1,14 +1,17 @@
 //! What `servers up` started, written down so that `down` and `status` find it.
 
-use std::{fs, io::ErrorKind, path::PathBuf, thread::sleep, time::Duration, time::Instant};
+use std::{
+    fs,
+    io::ErrorKind,
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::{
-    Engine,
-    home::{Home, check_own_folder},
-};
+use super::home::{Home, check_own_folder};
 use crate::{
     database::Database,
     failure::{Context, Failure, Result},
@@ -16,6 +19,9 @@ use crate::{
 };
 
 const STOP_LIMIT: Duration = Duration::from_secs(10);
+const FILE: &str = "servers.json";
+/// How deep below a folder for temporary files a test may have put the folder of its `servers up`.
+const SEARCH_DEPTH: u32 = 4;
 
 /// A server that is or was running.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,24 +33,12 @@ pub struct Record {
     started: u64,
     pub port: u16,
     pub url: String,
-    stop_signal: i32,
 }
 
 impl Record {
-    pub(super) fn of(engine: &dyn Engine, pid: u32, port: u16) -> Self {
-        Self {
-            database: engine.database(),
-            version: engine.version().to_owned(),
-            pid,
-            started: start_time(pid).unwrap_or_default(),
-            port,
-            url: engine.url(port),
-            stop_signal: engine.stop_signal() as i32,
-        }
-    }
-
-    pub fn stop_signal(&self) -> Signal {
-        Signal::try_from(self.stop_signal).unwrap_or(Signal::SIGKILL)
+    pub fn new(database: Database, version: &str, pid: u32, port: u16, url: String) -> Self {
+        let started = start_time(pid).unwrap_or_default();
+        Self { database, version: version.to_owned(), pid, started, port, url }
     }
 
     /// Whether the very process that was started is still running.
@@ -57,7 +51,7 @@ impl Record {
         let asked = Instant::now();
         while self.is_alive() {
             let patient = asked.elapsed() < STOP_LIMIT;
-            interrupt::send(self.pid, if patient { self.stop_signal() } else { Signal::SIGKILL });
+            interrupt::send(self.pid, if patient { self.database.stop_signal() } else { Signal::SIGKILL });
             if asked.elapsed() > STOP_LIMIT * 2 {
                 return Err(Failure::Failed(format!("{} (pid {}) does not end", self.database, self.pid)));
             }
@@ -78,23 +72,38 @@ fn start_time(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-fn path() -> PathBuf {
-    Home::permanent_path().join("servers.json")
-}
-
 /// What `servers up` started and `down` has not yet stopped.
 pub fn read() -> Result<Vec<Record>> {
-    let path = path();
+    read_in(&Home::permanent_path())
+}
+
+fn read_in(folder: &Path) -> Result<Vec<Record>> {
+    let path = folder.join(FILE);
     let text = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         text => text.or_cannot(|| format!("read {}", path.display()))?,
     };
-    check_own_folder(&Home::permanent_path())?;
+    check_own_folder(folder)?;
     serde_json::from_str(&text).or_cannot(|| format!("understand {} (remove it)", path.display()))
 }
 
 pub fn write(records: &[Record]) -> Result<()> {
-    let path = path();
+    let path = Home::permanent_path().join(FILE);
     let text = serde_json::to_string_pretty(records).or_cannot(|| "write down the servers".to_owned())?;
     fs::write(&path, text).or_cannot(|| format!("write {}", path.display()))
+}
+
+/// Stops every server that was written down anywhere below `folder`.
+pub fn stop_all_below(folder: &Path) {
+    let mut folders: Vec<(PathBuf, u32)> = vec![(folder.to_owned(), 0)];
+    while let Some((folder, depth)) = folders.pop() {
+        for record in read_in(&folder).unwrap_or_default() {
+            record.stop().ok();
+        }
+        if depth < SEARCH_DEPTH {
+            let below = fs::read_dir(&folder).into_iter().flatten().flatten();
+            let is_folder = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+            folders.extend(below.filter(is_folder).map(|entry| (entry.path(), depth + 1)));
+        }
+    }
 }

@@ -5,6 +5,7 @@ use std::{path::Path, process::Command};
 use crate::{
     database::Database,
     failure::{Context, Failure, Result},
+    interrupt,
 };
 
 /// Asks a command that prints its version, and refuses one that is too old.
@@ -12,8 +13,10 @@ pub fn check(database: Database, command: &mut Command) -> Result<String> {
     let program = command.get_program().to_owned();
     let program = Path::new(&program).display();
     let output = command.output().or_cannot(|| format!("run {program}"))?;
+    // Ctrl-C reaches it too, and then it has nothing to say.
+    interrupt::check()?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let version = find_number(&text).ok_or_else(|| {
+    let version = find_number(&text).filter(|_| database.is_named_in(&text)).ok_or_else(|| {
         let said = text.lines().next().unwrap_or_default();
         Failure::CannotRun(format!("{program} does not say which version of {database} it is, but {said:?}"))
     })?;

@@ -97,3 +97,59 @@ fn a_url_of_another_database() {
     let (_, line) = refusal(command.env("POSTHASTE_TEST_POSTGRES_URL", url));
     assert!(!line.contains("hush"), "a password is not for the terminal: {line}");
 }
+
+#[test]
+fn a_port_for_a_server_that_is_not_started_or_the_same_port_twice() {
+    let world = World::new();
+    for (arguments, why) in [
+        (&["--db", "postgres", "--port", "mysql=25001"][..], "no such server is started"),
+        (&["--db", "sqlite", "--port", "sqlite=25001"], "no such server is started"),
+        (
+            &["--db", "postgres", "--port", "postgres=25001", "--port", "postgres=25002"],
+            "one port of its own",
+        ),
+        (
+            &["--db", "postgres", "--db", "mysql", "--port", "postgres=25001", "--port", "mysql=25001"],
+            "one port of its own",
+        ),
+        (&["--db", "postgres", "--port", "postgres=80"], "port 80 is reserved"),
+    ] {
+        refused(&world, world.xtask(&["servers", "up"]).args(arguments), &[why]);
+    }
+}
+
+#[test]
+fn a_server_program_of_another_kind() {
+    let world = World::new();
+    let bin = world.fake_programs("mysqld", "mysqld  Ver 10.11.14-MariaDB for debian-linux-gnu", &[]);
+    let mut command = world.xtask(&["servers", "up", "--db", "mysql"]);
+    refused(&world, command.env("POSTHASTE_MYSQL_BIN", bin), &["does not say which version of mysql it is"]);
+}
+
+/// A program that says it is MySQL, and then fails as one would whose options have changed.
+fn broken_mysql(world: &World) -> std::path::PathBuf {
+    let script = "case \"$*\" in *--version*) echo \"mysqld  Ver 9.9.9 for Linux on x86_64\";; \
+                  *) echo \"[ERROR] unknown option\"; exit 7;; esac";
+    world.fake_program("mysqld", script)
+}
+
+#[test]
+fn a_server_that_does_not_start() {
+    let world = World::new();
+    let mut command = world.xtask(&["servers", "up", "--db", "mysql"]);
+    refused(&world, command.env("POSTHASTE_MYSQL_BIN", broken_mysql(&world)), &["[ERROR] unknown option"]);
+}
+
+#[test]
+fn a_server_that_does_not_start_but_may_be_missing_is_reported_loudly() {
+    let world = World::new();
+    // No test has this name, so that the suite does not run itself: what is shown is that it gets that far.
+    let mut command =
+        world.xtask(&["test", "--db", "mysql", "--allow-missing", "mysql", "no test has this name"]);
+    let output = command.env("POSTHASTE_MYSQL_BIN", broken_mysql(&world)).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(stderr.contains("NOT RUN on mysql, as --allow-missing mysql allows"), "{stderr}");
+    assert!(stderr.contains("[ERROR] unknown option"), "{stderr}");
+    assert_eq!(output.status.code(), Some(1), "nothing ran, and that is not a success: {stderr}");
+    world.assert_nothing_is_left();
+}

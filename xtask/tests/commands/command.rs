@@ -35,12 +35,18 @@ impl World {
 
     /// A folder with a program that prints a version, and others that do nothing.
     pub fn fake_programs(&self, program: &str, says: &str, others: &[&str]) -> PathBuf {
-        let bin = self.folder.path().join("bin");
-        std::fs::create_dir(&bin).expect("a folder");
-        write_script(&bin.join(program), &format!("echo '{says}'"));
+        let bin = self.fake_program(program, &format!("echo '{says}'"));
         for other in others {
             write_script(&bin.join(other), "true");
         }
+        bin
+    }
+
+    /// A folder with one program.
+    pub fn fake_program(&self, program: &str, script: &str) -> PathBuf {
+        let bin = self.folder.path().join("bin");
+        std::fs::create_dir(&bin).expect("a folder");
+        write_script(&bin.join(program), script);
         bin
     }
 
@@ -66,6 +72,15 @@ impl World {
     pub fn assert_nothing_is_left(&self) {
         assert_eq!(self.servers(), Vec::<u32>::new(), "no server is left");
         assert_eq!(self.left_behind(), Vec::<PathBuf>::new(), "no folder is left");
+    }
+}
+
+/// A test that fails leaves no server behind either.
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.xtask(&["servers", "down"]).output().ok();
+        }
     }
 }
 

@@ -170,3 +170,66 @@ fn a_server_that_is_named_is_used_and_none_is_started() {
     assert_eq!(out, format!("scratch\n{named}\n"));
     world.assert_nothing_is_left();
 }
+
+/// Standard output is a pipe that nobody reads.
+fn closed_pipe() -> std::io::PipeWriter {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    writer
+}
+
+#[test]
+fn a_closed_pipe_keeps_nobody_from_their_work() {
+    let world = World::new();
+    assert!(
+        world.xtask(&["servers", "up", "--db", "postgres"]).stdout(closed_pipe()).status().unwrap().success()
+    );
+    assert_eq!(world.servers().len(), 1);
+    assert!(world.xtask(&["servers", "status"]).stdout(closed_pipe()).status().unwrap().success());
+    assert!(world.xtask(&["servers", "down"]).stdout(closed_pipe()).status().unwrap().success());
+    world.assert_nothing_is_left();
+}
+
+#[test]
+fn kill_9_during_up_leaves_a_server_that_down_finds() {
+    let world = World::new();
+    let mut child =
+        world.xtask(&["servers", "up", "--db", "postgres"]).stdout(Stdio::null()).spawn().unwrap();
+    // As soon as there is a server, whether it is ready or not.
+    while world.servers().iter().all(|pid| !is_server(*pid)) {
+        assert!(child.try_wait().unwrap().is_none(), "it was done before a server was seen");
+    }
+    // It is written down right after it is started.
+    let registry = world.tmp().join(format!("posthaste-servers-{}/servers.json", nix::unistd::geteuid()));
+    while !registry.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it was done without writing anything down");
+    }
+    send(&child, Signal::SIGKILL);
+    child.wait().unwrap();
+    stdout(&mut world.xtask(&["servers", "down"]));
+    world.assert_nothing_is_left();
+}
+
+/// The server itself, not what prepares it.
+fn is_server(pid: u32) -> bool {
+    std::fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|line| line.windows(5).any(|part| part == b"port="))
+}
+
+#[test]
+fn servers_that_a_killed_command_started_are_stopped_with_its_run() {
+    let world = World::new();
+    let script =
+        format!("{} servers up --db postgres && echo up && exec sleep 600", env!("CARGO_BIN_EXE_xtask"));
+    let mut child = world
+        .xtask(&["servers", "run", "--db", "sqlite", "--", "sh", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.map_while(Result::ok).any(|line| line == "up"));
+    assert_eq!(world.servers().len(), 1);
+    send(&child, Signal::SIGTERM);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    world.assert_nothing_is_left();
+}
