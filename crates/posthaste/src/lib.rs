@@ -1,18 +1,97 @@
 //! A transactional outbox: a service announces a change in the same database transaction that makes it, and the
 //! announcement is delivered afterwards: in order per partition, never lost, never for a transaction that rolled back.
 //!
-//! This version has the foundation: [`Partitions`], the unit of order, and the tuning of the workers to come
-//! ([`WorkerTuning`], [`OutboxProfile`]). The workers themselves run on [`taskward`].
+//! ```no_run
+//! use posthaste::{EnqueueMessage, LeasedMessageHandler, MessageResult, Outbox, OutboxMessage, Partitions};
+//!
+//! struct Ship;
+//!
+//! impl LeasedMessageHandler for Ship {
+//!     async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+//!         println!("shipping {} of {:?}", msg.id, msg.key);
+//!         MessageResult::Ok
+//!     }
+//! }
+//!
+//! # async fn main_() -> Result<(), Box<dyn std::error::Error>> {
+//! let pool = sqlx::PgPool::connect("postgres://localhost/shop").await?;
+//! let handle = Outbox::builder(pool.clone()).queue("orders", Partitions::of(4)).leased(Ship).start().await?;
+//! let outbox = handle.outbox();
+//!
+//! let mut tx = pool.begin().await?;
+//! sqlx::query("INSERT INTO orders (customer) VALUES (7)").execute(&mut *tx).await?;
+//! outbox.enqueue(&mut tx, "orders", EnqueueMessage::new("one chair").key("customer-7")).await?;
+//! tx.commit().await?;
+//!
+//! handle.stop().await;
+//! # Ok(()) }
+//! ```
+//!
+//! What runs so far is leased delivery on PostgreSQL (feature `postgres`).
 
 #![warn(missing_docs, unreachable_pub)]
 
+mod announcer;
+mod batch;
+mod builder;
+mod error;
+mod handle;
+mod handler;
 mod limits;
+mod message;
+mod news;
+mod outbox;
+mod processor;
 mod queue;
+mod reconciler;
+mod sequencer;
+mod store;
 mod tuning;
+mod wake;
 
-pub use limits::{DEFAULT_LEASE_DURATION, MAX_PARTITIONS};
+pub use batch::Batch;
+pub use builder::{LeasedQueueBuilder, OutboxBuilder, QueueBuilder};
+pub use error::OutboxError;
+pub use handle::OutboxHandle;
+pub use handler::{
+    HandlerResult, LeaseConfig, LeasedHandler, LeasedMessageHandler, MessageResult, PerMessageAdapter,
+};
+pub use limits::{
+    DEFAULT_GRACE, DEFAULT_LEASE_DURATION, DEFAULT_LEASE_HEADROOM, DEFAULT_MAX_INNER_ITERATIONS,
+    DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_PARTITIONS,
+    MAX_PAYLOAD_TYPE, MAX_QUEUE_NAME, MAX_REASON,
+};
+pub use message::{EnqueueMessage, OutboxMessage, OutboxMessageId};
+pub use outbox::{Outbox, Target};
 pub use queue::Partitions;
+pub use store::{Backend, Tables};
 pub use tuning::{OutboxProfile, WorkerTuning};
+
+use store::Store;
+
+/// Creates or upgrades the tables. Safe to run from many processes at once; does nothing if there is nothing to do.
+///
+/// # Errors
+///
+/// If the tables are of a later version that does not fit, or what the database says.
+pub async fn migrate<DB: Backend>(pool: &sqlx::Pool<DB>) -> Result<(), OutboxError> {
+    migrate_with(pool, &Tables::default()).await
+}
+
+/// Like [`migrate`], with tables elsewhere.
+///
+/// # Errors
+///
+/// If the tables are of a later version that does not fit, or what the database says.
+pub async fn migrate_with<DB: Backend>(pool: &sqlx::Pool<DB>, tables: &Tables) -> Result<(), OutboxError> {
+    <DB::Store as Store>::migrate(pool, tables).await
+}
+
+/// The SQL that [`migrate_with`] runs on an empty database, for teams with a migration tool of their own.
+#[must_use]
+pub fn migration_sql<DB: Backend>(tables: &Tables) -> String {
+    <DB::Store as Store>::migration_sql(tables)
+}
 
 /// The README's code compiles and runs.
 #[cfg(doctest)]

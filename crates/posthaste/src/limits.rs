@@ -4,6 +4,33 @@ use std::time::Duration;
 
 /// The most partitions a queue can have.
 pub const MAX_PARTITIONS: u32 = 64;
+/// The longest queue name, in bytes.
+pub const MAX_QUEUE_NAME: usize = 128;
+/// The longest payload type, in bytes.
+pub const MAX_PAYLOAD_TYPE: usize = 255;
+/// The longest key, in bytes.
+pub const MAX_KEY: usize = 255;
+/// The most headers of a message.
+pub const MAX_HEADERS: usize = 64;
+/// The most bytes that the headers of a message have together, names and values.
+pub const MAX_HEADER_BYTES: usize = 16 * 1024;
+/// The longest reason of a retry or a dead letter, in bytes; what is longer is cut.
+pub const MAX_REASON: usize = 4 * 1024;
 
+/// The largest payload, in bytes, unless the builder says otherwise.
+pub const DEFAULT_MAX_PAYLOAD: usize = 1024 * 1024;
 /// How long a lease lasts unless the queue or the tuning says otherwise.
 pub const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(30);
+/// How long before a lease's end its handler is dropped.
+pub const DEFAULT_LEASE_HEADROOM: Duration = Duration::from_secs(2);
+/// How many processors run at once.
+pub const DEFAULT_PROCESSORS: usize = 4;
+/// How many ticks the sequencer does in one go before it yields.
+pub const DEFAULT_MAX_INNER_ITERATIONS: u32 = 8;
+/// How long `stop` waits for handlers.
+pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
+
+/// How long one execution of a processor goes on before it lets others have its permit.
+pub(crate) const PROCESSOR_SLICE: Duration = Duration::from_secs(1);
+/// Nothing relies on a timer longer than this.
+pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(5);

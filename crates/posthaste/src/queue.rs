@@ -4,7 +4,26 @@ use std::fmt;
 
 use md5::{Digest, Md5};
 
-use crate::limits::MAX_PARTITIONS;
+use crate::{
+    OutboxError,
+    limits::{MAX_PARTITIONS, MAX_QUEUE_NAME},
+    message::excerpt,
+};
+
+/// Refuses what is not a queue's name.
+pub(crate) fn check_name(name: &str) -> Result<(), OutboxError> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if (1..=MAX_QUEUE_NAME).contains(&name.len()) && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(OutboxError::InvalidQueueName(excerpt(name)))
+}
+
+/// The partition of `count` that a key's messages go to.
+pub(crate) fn partition_of(key: &str, count: u32) -> u32 {
+    let [a, b, c, d, ..] = Md5::digest(key.as_bytes()).0;
+    u32::from_be_bytes([a, b, c, d]) % count
+}
 
 /// How many partitions a queue has: a power of two from 1 to 64. It never changes once the queue is registered.
 ///
@@ -48,8 +67,7 @@ impl Partitions {
     /// count. Any client can compute it; PostgreSQL and MySQL can too.
     #[must_use]
     pub fn for_key(self, key: &str) -> u32 {
-        let [a, b, c, d, ..] = Md5::digest(key.as_bytes()).0;
-        u32::from_be_bytes([a, b, c, d]) % self.0
+        partition_of(key, self.0)
     }
 }
 

@@ -1,0 +1,364 @@
+//! Putting an outbox together, starting it, and stopping it.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use sqlx::Pool;
+use taskward::{
+    Bulkhead, BulkheadConfig, CancellationToken, ConcurrencyLimit, ErrorPolicy, PanicPolicy, TaskSet,
+    TracingListener, WorkerAction, WorkerBuilder, poker,
+};
+use tokio::sync::Notify;
+
+use crate::{
+    LeaseConfig, LeasedHandler, Outbox, OutboxError, OutboxHandle, OutboxProfile, Partitions, WorkerTuning,
+    limits::{
+        DEFAULT_GRACE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS,
+    },
+    news,
+    outbox::Bell,
+    processor::leased::{AnyLeasedHandler, LeasedProcessor, LeasedQueue},
+    queue::check_name,
+    reconciler::Reconciler,
+    sequencer::{OpenTransactions, Sequencer},
+    store::{Backend, Queue, Store, Tables},
+    wake::Wake,
+};
+
+/// Connections besides the processors': for the sequencer, and for whatever looks after the rest.
+const MAINTENANCE_CONNECTIONS: usize = 2;
+
+/// Puts an outbox with workers together. Made by [`Outbox::builder`].
+pub struct OutboxBuilder<DB: Backend> {
+    pool: Pool<DB>,
+    tables: Tables,
+    migrates: bool,
+    profile: OutboxProfile,
+    sequencer: Option<WorkerTuning>,
+    processor: Option<WorkerTuning>,
+    reconciler: Option<WorkerTuning>,
+    processors: usize,
+    max_inner_iterations: u32,
+    grace: Duration,
+    max_payload: usize,
+    queues: Vec<QueueConfig>,
+}
+
+struct QueueConfig {
+    name: String,
+    partitions: Partitions,
+    handler: Arc<dyn AnyLeasedHandler>,
+    lease: Option<LeaseConfig>,
+    max_attempts: Option<u32>,
+}
+
+impl<DB: Backend> OutboxBuilder<DB> {
+    pub(crate) fn new(pool: Pool<DB>) -> Self {
+        Self {
+            pool,
+            tables: Tables::default(),
+            migrates: true,
+            profile: OutboxProfile::default(),
+            sequencer: None,
+            processor: None,
+            reconciler: None,
+            processors: DEFAULT_PROCESSORS,
+            max_inner_iterations: DEFAULT_MAX_INNER_ITERATIONS,
+            grace: DEFAULT_GRACE,
+            max_payload: DEFAULT_MAX_PAYLOAD,
+            queues: Vec::new(),
+        }
+    }
+
+    /// Where the tables are.
+    #[must_use]
+    pub fn tables(mut self, tables: Tables) -> Self {
+        self.tables = tables;
+        self
+    }
+
+    /// Whether to create or upgrade the tables at the start; default true.
+    #[must_use]
+    pub const fn migrate(mut self, migrates: bool) -> Self {
+        self.migrates = migrates;
+        self
+    }
+
+    /// The tuning of all workers.
+    #[must_use]
+    pub const fn profile(mut self, profile: OutboxProfile) -> Self {
+        self.profile = profile;
+        self
+    }
+
+    /// The sequencer's tuning, whatever the profile says.
+    #[must_use]
+    pub const fn sequencer_tuning(mut self, tuning: WorkerTuning) -> Self {
+        self.sequencer = Some(tuning);
+        self
+    }
+
+    /// The processors' tuning, whatever the profile says.
+    #[must_use]
+    pub const fn processor_tuning(mut self, tuning: WorkerTuning) -> Self {
+        self.processor = Some(tuning);
+        self
+    }
+
+    /// The reconciler's tuning, whatever the profile says.
+    #[must_use]
+    pub const fn reconciler_tuning(mut self, tuning: WorkerTuning) -> Self {
+        self.reconciler = Some(tuning);
+        self
+    }
+
+    /// How many processors run at once, in this process; default 4.
+    #[must_use]
+    pub const fn processors(mut self, most: usize) -> Self {
+        self.processors = most;
+        self
+    }
+
+    /// How many ticks the sequencer does in one go before it yields; default 8.
+    #[must_use]
+    pub const fn max_inner_iterations(mut self, most: u32) -> Self {
+        self.max_inner_iterations = most;
+        self
+    }
+
+    /// How long [`OutboxHandle::stop`] waits for handlers; default 30 s.
+    #[must_use]
+    pub const fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// The largest payload in bytes; default 1 MiB.
+    #[must_use]
+    pub const fn max_payload(mut self, bytes: usize) -> Self {
+        self.max_payload = bytes;
+        self
+    }
+
+    /// Adds a queue; the next call says how it is handled.
+    #[must_use]
+    pub fn queue(self, name: &str, partitions: Partitions) -> QueueBuilder<DB> {
+        QueueBuilder { outbox: self, name: name.to_owned(), partitions }
+    }
+
+    /// Migrates unless told not to, registers the queues, and starts the workers.
+    ///
+    /// # Errors
+    ///
+    /// If a queue's name is not valid or given twice, its number of partitions differs from the registered one, the
+    /// tables do not fit, or the database does not answer.
+    ///
+    /// # Panics
+    ///
+    /// If a tuning or a lease is not valid; the message names the field.
+    pub async fn start(self) -> Result<OutboxHandle<DB>, OutboxError> {
+        let (sequencer, processor) = (
+            self.sequencer.unwrap_or(self.profile.sequencer),
+            self.processor.unwrap_or(self.profile.processor),
+        );
+        let reconciler = self.reconciler.unwrap_or(self.profile.reconciler);
+        self.check(&[sequencer, processor, reconciler])?;
+
+        if self.migrates {
+            <DB::Store as Store>::migrate(&self.pool, &self.tables).await?;
+        }
+        let connections = self.processors + MAINTENANCE_CONNECTIONS;
+        let store = <DB::Store as Store>::open(self.pool.clone(), &self.tables, connections).await?;
+        let channel = store.probe_news_channel().await?;
+        store.check_suitable().await?;
+
+        let mut queues = Vec::new();
+        for config in self.queues {
+            let queue = Arc::new(store.register_queue(&config.name, config.partitions).await?);
+            let lease = config.lease.unwrap_or_else(|| LeaseConfig::of(processor.lease_duration));
+            let (handler, max_attempts) = (config.handler, config.max_attempts);
+            queues.push(LeasedQueue { queue, handler, lease, tuning: processor, max_attempts });
+        }
+
+        let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));
+        let (cancel, out_of_grace) = (CancellationToken::new(), CancellationToken::new());
+        let mut crew = Crew { tasks: TaskSet::new(cancel.clone()), cancel };
+        crew.hire(
+            "sequencer",
+            &sequencer,
+            ConcurrencyLimit::Unlimited,
+            &[wake.sequencer_bell()],
+            Sequencer {
+                store: store.clone(),
+                wake: wake.clone(),
+                tuning: sequencer,
+                max_inner_iterations: self.max_inner_iterations,
+                channel,
+                open: OpenTransactions::default(),
+                last_find: None,
+            },
+        );
+        crew.hire(
+            "reconciler",
+            &reconciler,
+            ConcurrencyLimit::Unlimited,
+            &[wake.reconciler_bell()],
+            Reconciler { store: store.clone(), wake: wake.clone(), partition_ids: wake.partition_ids() },
+        );
+        let limit = ConcurrencyLimit::fixed(self.processors);
+        for of in &queues {
+            for (number, id) in of.queue.partition_ids.iter().enumerate() {
+                let action = LeasedProcessor::new(store.clone(), of, *id, out_of_grace.clone());
+                let bells: Vec<_> = wake.partition_bell(*id).into_iter().collect();
+                crew.hire(
+                    &format!("processor {}/{number}", of.queue.name),
+                    &of.tuning,
+                    limit.clone(),
+                    &bells,
+                    action,
+                );
+            }
+        }
+        let (news_store, news_wake, news_cancel) = (store.clone(), wake.clone(), crew.cancel.clone());
+        crew.tasks
+            .spawn("news", async move { news::carry(&news_store, channel, &news_wake, &news_cancel).await });
+        // What was there before us.
+        wake.ask_for_everything();
+
+        let known: HashMap<String, Arc<Queue>> =
+            queues.iter().map(|of| (of.queue.name.to_string(), Arc::clone(&of.queue))).collect();
+        let outbox = Outbox::new(self.pool, store.clone(), known, self.max_payload, Bell::Own(wake));
+        Ok(OutboxHandle::new(outbox, store, crew.tasks, out_of_grace, self.grace))
+    }
+
+    /// What can be refused before the database is asked.
+    fn check(&self, tunings: &[WorkerTuning]) -> Result<(), OutboxError> {
+        tunings.iter().for_each(WorkerTuning::validate);
+        let refuse = |text: String| Err(OutboxError::Configuration(text));
+        if self.processors == 0 {
+            return refuse("processors must not be 0: no message would ever be delivered".to_owned());
+        }
+        if self.max_inner_iterations == 0 {
+            return refuse(
+                "max_inner_iterations must not be 0: no message would ever be sequenced".to_owned(),
+            );
+        }
+        for (place, queue) in self.queues.iter().enumerate() {
+            check_name(&queue.name)?;
+            if let Some(lease) = queue.lease {
+                lease.validate();
+            }
+            if queue.max_attempts == Some(0) {
+                return refuse(format!("queue {:?}: max_attempts must not be 0", queue.name));
+            }
+            if self.queues[..place].iter().any(|other| other.name == queue.name) {
+                return refuse(format!("queue {:?} has two handlers: give it one", queue.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The workers of one process.
+struct Crew {
+    tasks: TaskSet,
+    cancel: CancellationToken,
+}
+
+impl Crew {
+    fn hire<A: WorkerAction<Error = OutboxError> + 'static>(
+        &mut self,
+        name: &str,
+        tuning: &WorkerTuning,
+        semaphore: ConcurrencyLimit,
+        bells: &[Arc<Notify>],
+        action: A,
+    ) where
+        A::Payload: 'static,
+    {
+        let backoff = tuning.backoff();
+        let mut builder = WorkerBuilder::new(name, self.cancel.clone())
+            .pacing(*tuning)
+            .bulkhead(Bulkhead::new(name, BulkheadConfig { semaphore, backoff }))
+            .on_error(ErrorPolicy::Retry)
+            .on_panic(PanicPolicy::CatchAndRetry)
+            .listener(TracingListener);
+        for bell in bells {
+            builder = builder.notifier(Arc::clone(bell));
+        }
+        let (poke, poker) = poker(tuning.idle_interval.max(Duration::from_millis(1)), self.cancel.clone());
+        self.tasks.spawn(format!("{name}'s poker"), async move { drop(poker.await) });
+        self.tasks.spawn(name, builder.notifier(poke).build(action).run());
+    }
+}
+
+/// A queue without a handler yet.
+pub struct QueueBuilder<DB: Backend> {
+    outbox: OutboxBuilder<DB>,
+    name: String,
+    partitions: Partitions,
+}
+
+impl<DB: Backend> QueueBuilder<DB> {
+    /// Handled under a lease, outside any transaction: at least once.
+    #[must_use]
+    pub fn leased(mut self, handler: impl LeasedHandler) -> LeasedQueueBuilder<DB> {
+        self.outbox.queues.push(QueueConfig {
+            name: self.name,
+            partitions: self.partitions,
+            handler: Arc::new(handler),
+            lease: None,
+            max_attempts: None,
+        });
+        LeasedQueueBuilder { outbox: self.outbox }
+    }
+}
+
+/// A queue with its handler; its own settings first, then whatever [`OutboxBuilder`] has.
+pub struct LeasedQueueBuilder<DB: Backend> {
+    outbox: OutboxBuilder<DB>,
+}
+
+impl<DB: Backend> LeasedQueueBuilder<DB> {
+    /// The queue's lease, whatever the tuning says.
+    #[must_use]
+    pub fn lease(mut self, lease: LeaseConfig) -> Self {
+        self.queue_config().lease = Some(lease);
+        self
+    }
+
+    /// After so many tries a message becomes a dead letter; default: no limit.
+    #[must_use]
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.queue_config().max_attempts = Some(attempts);
+        self
+    }
+
+    fn queue_config(&mut self) -> &mut QueueConfig {
+        self.outbox.queues.last_mut().expect("`leased` has just added it")
+    }
+
+    /// Adds another queue.
+    #[must_use]
+    pub fn queue(self, name: &str, partitions: Partitions) -> QueueBuilder<DB> {
+        self.outbox.queue(name, partitions)
+    }
+
+    /// The builder of the outbox, for its other settings.
+    #[must_use]
+    pub fn outbox(self) -> OutboxBuilder<DB> {
+        self.outbox
+    }
+
+    /// See [`OutboxBuilder::start`].
+    ///
+    /// # Errors
+    ///
+    /// See [`OutboxBuilder::start`].
+    ///
+    /// # Panics
+    ///
+    /// See [`OutboxBuilder::start`].
+    pub async fn start(self) -> Result<OutboxHandle<DB>, OutboxError> {
+        self.outbox.start().await
+    }
+}

@@ -1,0 +1,67 @@
+//! A running outbox.
+
+use std::time::Duration;
+
+use taskward::{CancellationToken, TaskOutcome, TaskSet};
+
+use crate::{
+    Outbox,
+    store::{Backend, Store},
+};
+
+/// How long after the grace period leases may take to be released.
+const RELEASE: Duration = Duration::from_millis(500);
+
+/// A running outbox. Dropping it without [`stop`](Self::stop) cancels the workers and leaves them to end by themselves.
+pub struct OutboxHandle<DB: Backend> {
+    outbox: Outbox<DB>,
+    store: DB::Store,
+    tasks: TaskSet,
+    out_of_grace: CancellationToken,
+    grace: Duration,
+}
+
+impl<DB: Backend> std::fmt::Debug for OutboxHandle<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("OutboxHandle").field("grace", &self.grace).finish_non_exhaustive()
+    }
+}
+
+impl<DB: Backend> OutboxHandle<DB> {
+    pub(crate) const fn new(
+        outbox: Outbox<DB>,
+        store: DB::Store,
+        tasks: TaskSet,
+        out_of_grace: CancellationToken,
+        grace: Duration,
+    ) -> Self {
+        Self { outbox, store, tasks, out_of_grace, grace }
+    }
+
+    /// The outbox to enqueue to; it may be cloned and outlives the workers.
+    #[must_use]
+    pub fn outbox(&self) -> Outbox<DB> {
+        self.outbox.clone()
+    }
+
+    /// Stops the workers. Handlers that run get the grace period; then they are dropped, which counts as no try, and all
+    /// leases are released, so that another process goes on at once. Returns within the grace period and a second,
+    /// unless a handler blocks its thread.
+    pub async fn stop(self) {
+        let Self { outbox: _, store, tasks, out_of_grace, grace } = self;
+        let deadline = tokio::spawn(async move {
+            tokio::time::sleep(grace).await;
+            out_of_grace.cancel();
+        });
+        for task in tasks.shutdown_within(grace.saturating_add(RELEASE)).await {
+            match task.outcome {
+                TaskOutcome::Finished => {}
+                outcome => {
+                    tracing::warn!(task = task.name, ?outcome, "a task of the outbox did not end by itself")
+                }
+            }
+        }
+        deadline.abort();
+        store.close().await;
+    }
+}

@@ -1,0 +1,259 @@
+//! The producer's side: enqueueing.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, PoisonError, RwLock},
+};
+
+use sqlx::{Pool, Transaction, pool::PoolConnection};
+
+use crate::{
+    EnqueueMessage, OutboxBuilder, OutboxError, OutboxMessageId,
+    announcer::Announcer,
+    limits::DEFAULT_MAX_PAYLOAD,
+    message::excerpt,
+    queue::check_name,
+    store::{Backend, Enqueued, NewMessage, Queue, Store, Tables, Ticket},
+    wake::Wake,
+};
+
+/// Connections that a process without workers opens for itself: one, to tell others of its messages.
+const PRODUCER_CONNECTIONS: usize = 1;
+
+/// An outbox, to enqueue to. Cheap to clone.
+pub struct Outbox<DB: Backend> {
+    inner: Arc<Inner<DB>>,
+}
+
+struct Inner<DB: Backend> {
+    pool: Pool<DB>,
+    store: DB::Store,
+    queues: RwLock<HashMap<String, Arc<Queue>>>,
+    max_payload: usize,
+    bell: Bell,
+}
+
+/// Who is told of new messages.
+pub(crate) enum Bell {
+    /// The workers of this process.
+    Own(Wake),
+    /// Those of others.
+    Others(Announcer),
+}
+
+impl Bell {
+    fn enqueued(&self, ticket: Ticket) {
+        match self {
+            Self::Own(wake) => wake.enqueued([ticket]),
+            Self::Others(announcer) => announcer.enqueued(Some(ticket)),
+        }
+    }
+
+    fn committed(&self) {
+        match self {
+            Self::Own(wake) => wake.committed(),
+            // The ticket that was announced at the enqueue makes them look again.
+            Self::Others(_) => {}
+        }
+    }
+}
+
+impl<DB: Backend> Clone for Outbox<DB> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<DB: Backend> std::fmt::Debug for Outbox<DB> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outbox").finish_non_exhaustive()
+    }
+}
+
+/// Where to enqueue: the caller's transaction or connection, or a pool, which is asked for one.
+///
+/// It is made of `&mut Transaction`, `&mut Connection`, `&mut PoolConnection` or `&Pool`.
+pub enum Target<'c, DB: Backend> {
+    /// The caller's connection, in a transaction or not.
+    Connection(&'c mut DB::Connection),
+    /// A connection of this pool.
+    Pool(&'c Pool<DB>),
+}
+
+impl<'c, DB: Backend> From<&'c Pool<DB>> for Target<'c, DB> {
+    fn from(pool: &'c Pool<DB>) -> Self {
+        Self::Pool(pool)
+    }
+}
+
+impl<'c, DB: Backend> From<&'c mut Transaction<'_, DB>> for Target<'c, DB> {
+    fn from(transaction: &'c mut Transaction<'_, DB>) -> Self {
+        Self::Connection(&mut **transaction)
+    }
+}
+
+impl<'c, DB: Backend> From<&'c mut PoolConnection<DB>> for Target<'c, DB> {
+    fn from(connection: &'c mut PoolConnection<DB>) -> Self {
+        Self::Connection(&mut **connection)
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl<'c> From<&'c mut sqlx::PgConnection> for Target<'c, sqlx::Postgres> {
+    fn from(connection: &'c mut sqlx::PgConnection) -> Self {
+        Self::Connection(connection)
+    }
+}
+
+impl<DB: Backend> Outbox<DB> {
+    /// A builder for an outbox with workers.
+    #[must_use]
+    pub fn builder(pool: Pool<DB>) -> OutboxBuilder<DB> {
+        OutboxBuilder::new(pool)
+    }
+
+    /// An outbox for a process that only enqueues, to queues that another process registered.
+    ///
+    /// # Errors
+    ///
+    /// If the tables are not there or do not fit, or the database does not answer.
+    pub async fn connect(pool: Pool<DB>) -> Result<Self, OutboxError> {
+        Self::connect_with(pool, &Tables::default()).await
+    }
+
+    /// Like [`connect`](Self::connect), with tables elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// If the tables are not there or do not fit, or the database does not answer.
+    pub async fn connect_with(pool: Pool<DB>, tables: &Tables) -> Result<Self, OutboxError> {
+        let store = <DB::Store as Store>::open(pool.clone(), tables, PRODUCER_CONNECTIONS).await?;
+        let announcer = Announcer::spawn(store.clone());
+        Ok(Self::new(pool, store, HashMap::new(), DEFAULT_MAX_PAYLOAD, Bell::Others(announcer)))
+    }
+
+    pub(crate) fn new(
+        pool: Pool<DB>,
+        store: DB::Store,
+        queues: HashMap<String, Arc<Queue>>,
+        max_payload: usize,
+        bell: Bell,
+    ) -> Self {
+        Self { inner: Arc::new(Inner { pool, store, queues: RwLock::new(queues), max_payload, bell }) }
+    }
+
+    /// Enqueues a message: it is delivered once the transaction that `conn` is in has committed.
+    ///
+    /// # Errors
+    ///
+    /// If the queue is unknown or the message is not valid, before anything is written; or what the database says.
+    pub async fn enqueue<'c>(
+        &self,
+        conn: impl Into<Target<'c, DB>> + Send,
+        queue: &str,
+        message: EnqueueMessage<'_>,
+    ) -> Result<OutboxMessageId, OutboxError> {
+        let ids = self.enqueue_batch(conn, queue, std::slice::from_ref(&message)).await?;
+        Ok(ids.into_iter().next().ok_or(sqlx::Error::RowNotFound)?)
+    }
+
+    /// Enqueues messages, all or none, with one statement; the ids are in the same order.
+    ///
+    /// # Errors
+    ///
+    /// If the queue is unknown or any message is not valid, before anything is written; or what the database says.
+    pub async fn enqueue_batch<'c>(
+        &self,
+        conn: impl Into<Target<'c, DB>> + Send,
+        queue: &str,
+        messages: &[EnqueueMessage<'_>],
+    ) -> Result<Vec<OutboxMessageId>, OutboxError> {
+        let target = conn.into();
+        check_name(queue)?;
+        messages.iter().try_for_each(|message| message.validate(self.inner.max_payload))?;
+        let enqueued = match target {
+            Target::Connection(conn) => self.enqueue_on(conn, queue, messages).await?,
+            Target::Pool(pool) => {
+                let mut conn = pool.acquire().await?;
+                self.enqueue_on(&mut conn, queue, messages).await?
+            }
+        };
+        if !enqueued.ids.is_empty() {
+            self.inner.bell.enqueued(enqueued.ticket);
+        }
+        Ok(enqueued.ids.into_iter().map(OutboxMessageId).collect())
+    }
+
+    async fn enqueue_on(
+        &self,
+        conn: &mut DB::Connection,
+        queue: &str,
+        messages: &[EnqueueMessage<'_>],
+    ) -> Result<Enqueued, OutboxError> {
+        let queue = self.queue(conn, queue).await?;
+        let rows = messages.iter().map(|message| row(&queue, message)).collect::<Result<Vec<_>, _>>()?;
+        if rows.is_empty() {
+            return Ok(Enqueued { ids: Vec::new(), ticket: Ticket(0) });
+        }
+        self.inner.store.enqueue(conn, &rows).await
+    }
+
+    /// A queue, which the database is asked for once.
+    async fn queue(&self, conn: &mut DB::Connection, name: &str) -> Result<Arc<Queue>, OutboxError> {
+        let known = self.inner.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
+        if let Some(queue) = known {
+            return Ok(queue);
+        }
+        let found = self.inner.store.find_queue(conn, name).await?;
+        let queue = Arc::new(found.ok_or_else(|| OutboxError::QueueNotRegistered(excerpt(name)))?);
+        let mut queues = self.inner.queues.write().unwrap_or_else(PoisonError::into_inner);
+        queues.insert(name.to_owned(), Arc::clone(&queue));
+        Ok(queue)
+    }
+
+    /// Begins a transaction, runs `work` in it, commits, and tells the workers at once. An error rolls back.
+    ///
+    /// # Errors
+    ///
+    /// What `work` returns, or what the database says to begin and commit.
+    pub async fn transaction<T, E, F>(&self, work: F) -> Result<T, E>
+    where
+        F: AsyncFnOnce(&mut Transaction<'_, DB>) -> Result<T, E>,
+        E: From<OutboxError>,
+    {
+        // In a task of its own: a future that is dropped inside BEGIN would give a poisoned connection to the pool.
+        let pool = self.inner.pool.clone();
+        let begun = tokio::spawn(async move { pool.begin().await }).await;
+        let mut transaction = joined(begun)?;
+        let done = work(&mut transaction).await?;
+        joined(tokio::spawn(async move { transaction.commit().await }).await)?;
+        self.inner.bell.committed();
+        Ok(done)
+    }
+}
+
+/// The result of a task that only talks to the database.
+fn joined<T>(task: Result<Result<T, sqlx::Error>, tokio::task::JoinError>) -> Result<T, OutboxError> {
+    task.map_err(|_| sqlx::Error::WorkerCrashed)?.map_err(OutboxError::from)
+}
+
+fn row<'a>(queue: &Queue, message: &'a EnqueueMessage<'_>) -> Result<NewMessage<'a>, OutboxError> {
+    let count = queue.count();
+    let partition =
+        message.key.as_ref().map_or(message.partition, |key| crate::queue::partition_of(key, count));
+    let out_of_range = || OutboxError::PartitionOutOfRange {
+        queue: queue.name.to_string(),
+        partition,
+        max: count.saturating_sub(1),
+    };
+    let place = usize::try_from(partition).unwrap_or(usize::MAX);
+    let headers =
+        (!message.headers.is_empty()).then(|| serde_json::to_string(&message.headers)).transpose()?;
+    Ok(NewMessage {
+        partition_id: *queue.partition_ids.get(place).ok_or_else(out_of_range)?,
+        payload_type: message.payload_type,
+        key: message.key.as_deref(),
+        headers,
+        payload: &message.payload,
+    })
+}

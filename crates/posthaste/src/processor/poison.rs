@@ -1,0 +1,109 @@
+//! Poison isolation, like TCP's slow start: after failures a partition takes smaller batches, so that the guilty message
+//! soon comes alone; each success doubles them.
+
+/// The batch size of one partition. Pure.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Poison {
+    configured: u32,
+    threshold: u32,
+    size: u32,
+    failures: u32,
+}
+
+impl Poison {
+    pub(crate) const fn new(configured: u32, threshold: u32) -> Self {
+        Self { configured, threshold, size: configured, failures: 0 }
+    }
+
+    /// How many messages to take next.
+    pub(crate) const fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Retries in a row.
+    pub(crate) const fn failures(&self) -> u32 {
+        self.failures
+    }
+
+    pub(crate) fn succeeded(&mut self) {
+        self.failures = 0;
+        self.size = self.size.saturating_mul(2).min(self.configured);
+    }
+
+    /// `processed` messages were done before the one that is retried.
+    pub(crate) fn retried(&mut self, processed: usize) {
+        self.failures = self.failures.saturating_add(1);
+        if self.failures >= self.threshold {
+            self.degrade(processed);
+        }
+    }
+
+    /// A message was rejected.
+    pub(crate) fn rejected(&mut self, processed: usize) {
+        self.failures = 0;
+        self.degrade(processed);
+    }
+
+    fn degrade(&mut self, processed: usize) {
+        self.size = u32::try_from(processed).unwrap_or(u32::MAX).clamp(1, self.configured);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn it_degrades_at_the_threshold_and_doubles_back() {
+        let mut poison = Poison::new(10, 2);
+        poison.retried(0);
+        assert_eq!((poison.size(), poison.failures()), (10, 1), "one retry is below the threshold");
+        poison.retried(3);
+        assert_eq!(poison.size(), 3);
+        poison.retried(0);
+        assert_eq!(poison.size(), 1);
+        let sizes: Vec<_> = (0..5)
+            .map(|_| {
+                poison.succeeded();
+                poison.size()
+            })
+            .collect();
+        assert_eq!(sizes, [2, 4, 8, 10, 10]);
+        assert_eq!(poison.failures(), 0);
+    }
+
+    #[test]
+    fn a_reject_degrades_at_once_and_resets_the_failures() {
+        let mut poison = Poison::new(100, 3);
+        poison.retried(0);
+        poison.rejected(7);
+        assert_eq!((poison.size(), poison.failures()), (7, 0));
+        poison.rejected(0);
+        assert_eq!(poison.size(), 1);
+    }
+
+    proptest! {
+        #[test]
+        fn the_size_is_always_allowed(
+            configured in 1..1000_u32,
+            threshold in 1..5_u32,
+            events in prop::collection::vec((0..3_u8, 0..2000_usize), 0..100),
+        ) {
+            let mut poison = Poison::new(configured, threshold);
+            for (event, processed) in events {
+                match event {
+                    0 => poison.succeeded(),
+                    1 => poison.retried(processed),
+                    _ => poison.rejected(processed),
+                }
+                prop_assert!((1..=configured).contains(&poison.size()));
+            }
+            for _ in 0..10 {
+                poison.succeeded();
+            }
+            prop_assert_eq!(poison, Poison::new(configured, threshold), "ten successes make it as new");
+        }
+    }
+}

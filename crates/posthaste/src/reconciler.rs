@@ -1,0 +1,26 @@
+//! The worker that looks for work that a lost wake-up left behind.
+
+use taskward::{CancellationToken, Directive, WorkerAction};
+
+use crate::{OutboxError, sequencer::UNREACHABLE, store::Store, wake::Wake};
+
+pub(crate) struct Reconciler<S> {
+    pub(crate) store: S,
+    pub(crate) wake: Wake,
+    pub(crate) partition_ids: Vec<i32>,
+}
+
+impl<S: Store> WorkerAction for Reconciler<S> {
+    type Payload = ();
+    type Error = OutboxError;
+
+    async fn execute(&mut self, _cancel: &CancellationToken) -> Result<Directive, OutboxError> {
+        match self.store.waiting(&self.partition_ids).await {
+            Err(error) if error.is_retryable() => Ok(Directive::sleep(UNREACHABLE)),
+            waiting => {
+                waiting?.into_iter().for_each(|id| self.wake.sequenced(id));
+                Ok(Directive::idle())
+            }
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The worker that gives new messages their order. How a tick does that is the store's business; when to tick is ours.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use taskward::{CancellationToken, Directive, WorkerAction};
+
+use crate::{
+    OutboxError, WorkerTuning,
+    store::{NewsChannel, Store, Ticket},
+    wake::Wake,
+};
+
+/// Under load, rows gather for so long between ticks, so that a tick and its commit serve many messages. An idle
+/// sequencer answers at once.
+const GATHER: Duration = Duration::from_millis(3);
+/// How long to stay away while another process ticks.
+const BUSY: Duration = Duration::from_millis(5);
+/// How long to wait for a database that does not answer.
+pub(crate) const UNREACHABLE: Duration = Duration::from_millis(500);
+
+pub(crate) struct Sequencer<S> {
+    pub(crate) store: S,
+    pub(crate) wake: Wake,
+    pub(crate) tuning: WorkerTuning,
+    pub(crate) max_inner_iterations: u32,
+    pub(crate) channel: NewsChannel,
+    pub(crate) open: OpenTransactions,
+    /// When the last tick that found something began.
+    pub(crate) last_find: Option<Instant>,
+}
+
+impl<S: Store> WorkerAction for Sequencer<S> {
+    type Payload = u64;
+    type Error = OutboxError;
+
+    async fn execute(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
+        let mut sequenced = 0;
+        for _ in 0..self.max_inner_iterations {
+            if let Some(last) = self.last_find {
+                let gathered = last.elapsed();
+                if gathered < GATHER
+                    && cancel.run_until_cancelled(tokio::time::sleep(GATHER - gathered)).await.is_none()
+                {
+                    break;
+                }
+            }
+            self.open.extend(self.wake.take_tickets(), Instant::now());
+            let began = Instant::now();
+            let tick = match self.store.tick(self.channel == NewsChannel::Notified).await {
+                Err(error) if error.is_retryable() => {
+                    tracing::warn!(%error, "the database does not answer the sequencer");
+                    return Ok(Directive::Sleep(UNREACHABLE, sequenced));
+                }
+                tick => tick?,
+            };
+            if tick.needs_recovery {
+                let recovered = self.store.recover().await?;
+                tracing::warn!(
+                    recovered,
+                    "the outbox was restored from elsewhere; its waiting messages have their order now"
+                );
+                self.wake.ask_for_everything();
+                continue;
+            }
+            if tick.is_busy {
+                return Ok(Directive::Sleep(BUSY, sequenced));
+            }
+            self.open.forget(|ticket| tick.horizon.has_passed(ticket));
+            tick.partitions.iter().for_each(|id| self.wake.sequenced(*id));
+            sequenced += tick.taken;
+            self.last_find = (tick.taken > 0).then_some(began);
+            if !tick.has_more && tick.taken < u64::from(self.tuning.batch_size) {
+                return Ok(match self.open.next_look(Instant::now()) {
+                    Some(delay) => Directive::Sleep(delay, sequenced),
+                    None => Directive::Idle(sequenced),
+                });
+            }
+        }
+        Ok(Directive::Proceed(sequenced))
+    }
+}
+
+/// Producers' transactions that had not ended when last looked at, and since when they are known.
+#[derive(Debug, Default)]
+pub(crate) struct OpenTransactions {
+    since: BTreeMap<Ticket, Instant>,
+}
+
+impl OpenTransactions {
+    fn extend(&mut self, tickets: Vec<Ticket>, now: Instant) {
+        for ticket in tickets {
+            // The last enqueue counts: it is then that the transaction gets ready to commit.
+            self.since.insert(ticket, now);
+        }
+    }
+
+    fn forget(&mut self, is_over: impl Fn(Ticket) -> bool) {
+        self.since.retain(|ticket, _| !is_over(*ticket));
+    }
+
+    /// When to look again: soon after an enqueue, then in 1, 2, 4 … ms; rarely at what has been open for long.
+    fn next_look(&self, now: Instant) -> Option<Duration> {
+        let youngest = self.since.values().max()?;
+        let age = now.saturating_duration_since(*youngest);
+        Some(if age < Duration::from_secs(1) {
+            age.clamp(Duration::from_millis(1), Duration::from_millis(25))
+        } else {
+            Duration::from_millis(150)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_transaction_is_looked_at_ever_more_rarely() {
+        let (start, ms) = (Instant::now(), Duration::from_millis);
+        let mut open = OpenTransactions::default();
+        assert_eq!(open.next_look(start), None);
+        open.extend(vec![Ticket(7)], start);
+        for (age, delay) in
+            [(0, 1), (1, 1), (2, 2), (4, 4), (20, 20), (40, 25), (999, 25), (1000, 150), (100_000, 150)]
+        {
+            assert_eq!(open.next_look(start + ms(age)), Some(ms(delay)), "after {age} ms");
+        }
+        open.extend(vec![Ticket(9)], start + ms(5000));
+        assert_eq!(open.next_look(start + ms(5002)), Some(ms(2)), "the youngest counts");
+        open.forget(|ticket| ticket == Ticket(9));
+        assert_eq!(open.next_look(start + ms(5002)), Some(ms(150)));
+        open.forget(|_| true);
+        assert_eq!(open.next_look(start), None);
+    }
+}

@@ -1,0 +1,251 @@
+//! The only door to a database: a verb a method. No SQL outside of here, no scheduling or retry policy inside.
+
+mod connections;
+mod tables;
+
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+
+use std::{sync::Arc, time::Duration};
+
+use sqlx::Pool;
+use uuid::Uuid;
+
+pub use self::tables::Tables;
+use crate::{OutboxError, OutboxMessage, Partitions, wake::Wake};
+
+type Result<T, E = OutboxError> = std::result::Result<T, E>;
+
+/// The one reader of a queue there is so far.
+pub(crate) const READER: &str = "default";
+
+/// A database that posthaste works on. Sealed: the SQL behind it is the library's.
+pub trait Backend: sqlx::Database + sealed::Sealed {
+    #[doc(hidden)]
+    #[expect(private_bounds, reason = "sealed: only this crate names the store")]
+    type Store: Store<Db = Self>;
+}
+
+pub(crate) mod sealed {
+    pub trait Sealed {}
+}
+
+/// A registered queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) name: Arc<str>,
+    /// The ids of its partitions, in order.
+    pub(crate) partition_ids: Vec<i32>,
+}
+
+impl Queue {
+    pub(crate) fn count(&self) -> u32 {
+        u32::try_from(self.partition_ids.len()).unwrap_or(u32::MAX)
+    }
+}
+
+/// A validated message on its way in.
+pub(crate) struct NewMessage<'a> {
+    pub(crate) partition_id: i32,
+    pub(crate) payload_type: &'a str,
+    pub(crate) key: Option<&'a str>,
+    /// As JSON, if there are any.
+    pub(crate) headers: Option<String>,
+    pub(crate) payload: &'a [u8],
+}
+
+/// What became of an enqueue.
+#[derive(Debug)]
+pub(crate) struct Enqueued {
+    /// In the order of the messages.
+    pub(crate) ids: Vec<i64>,
+    /// By which a tick can tell whether the transaction has ended.
+    pub(crate) ticket: Ticket,
+}
+
+/// Names a producer's transaction while it may still be open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Ticket(pub(crate) u64);
+
+/// Which transactions had ended when a tick looked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Horizon {
+    /// This one and all after it had not.
+    pub(crate) next: u64,
+    /// Nor had these.
+    pub(crate) open: Vec<u64>,
+}
+
+impl Horizon {
+    pub(crate) fn has_passed(&self, ticket: Ticket) -> bool {
+        ticket.0 < self.next && !self.open.contains(&ticket.0)
+    }
+}
+
+/// What a tick did.
+#[derive(Debug, Default)]
+pub(crate) struct Tick {
+    /// How many messages got their seq.
+    pub(crate) taken: u64,
+    /// In which partitions.
+    pub(crate) partitions: Vec<i32>,
+    /// There is more that it left for the next one.
+    pub(crate) has_more: bool,
+    /// Another process is at it, or was faster.
+    pub(crate) is_busy: bool,
+    /// The tables were restored from elsewhere: recover first.
+    pub(crate) needs_recovery: bool,
+    pub(crate) horizon: Horizon,
+}
+
+/// Whose turn it is to process which partition, and for how long.
+#[derive(Debug, Clone)]
+pub(crate) struct Claim {
+    pub(crate) partition_id: i32,
+    pub(crate) owner: Uuid,
+    pub(crate) lease: Duration,
+    pub(crate) batch_size: u32,
+}
+
+/// A batch under a lease.
+#[derive(Debug)]
+pub(crate) struct Leased {
+    /// The fencing token.
+    pub(crate) epoch: i64,
+    /// How far the partition is settled: the batch begins right behind.
+    pub(crate) processed_seq: i64,
+    /// Tries of the first message, this one included.
+    pub(crate) attempts: u32,
+    /// Why the last try failed, if it did.
+    pub(crate) last_error: Option<String>,
+    /// In the order of their seqs, without a hole.
+    pub(crate) messages: Vec<OutboxMessage>,
+}
+
+/// What came of asking for a lease.
+#[derive(Debug)]
+pub(crate) enum Acquired {
+    Batch(Leased),
+    /// Nothing is behind the cursor.
+    Empty,
+    /// Somebody else holds it for so long.
+    Held(Duration),
+    /// Somebody else was faster, just now.
+    Raced,
+}
+
+/// A message to bury.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Burial {
+    pub(crate) id: i64,
+    pub(crate) seq: i64,
+    pub(crate) reason: String,
+    pub(crate) attempts: u32,
+}
+
+/// How a batch ended.
+#[derive(Debug)]
+pub(crate) struct Settlement {
+    pub(crate) epoch: i64,
+    /// How far the partition is settled now.
+    pub(crate) processed_seq: i64,
+    pub(crate) burials: Vec<Burial>,
+    /// Tries of the message behind that, and why the last one failed; if the lease is let go.
+    pub(crate) attempts: u32,
+    pub(crate) last_error: Option<String>,
+    /// Renew the lease and read on, if there is more.
+    pub(crate) go_on: bool,
+}
+
+/// What came of settling.
+#[derive(Debug)]
+pub(crate) enum Settled {
+    /// The lease goes on, with the next batch.
+    Next(Leased),
+    /// The lease was let go; whether messages are left.
+    Released { has_more: bool },
+    /// The lease had been taken over: nothing was changed.
+    Lost,
+}
+
+/// How workers hear of what other processes did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NewsChannel {
+    /// The database tells them.
+    Notified,
+    /// They have to look.
+    Polled,
+}
+
+/// The verbs. One implementation a database; the same words in Rust, in SQL and in the tests.
+pub(crate) trait Store: Clone + Send + Sync + 'static {
+    type Db: Backend<Store = Self>;
+
+    /// Creates or upgrades the tables.
+    fn migrate(pool: &Pool<Self::Db>, tables: &Tables) -> impl Future<Output = Result<()>> + Send;
+
+    /// The SQL that `migrate` would run on an empty database.
+    fn migration_sql(tables: &Tables) -> String;
+
+    /// A store on tables that are there and fit; `workers` is how many connections it may open for workers.
+    fn open(
+        pool: Pool<Self::Db>,
+        tables: &Tables,
+        workers: usize,
+    ) -> impl Future<Output = Result<Self>> + Send;
+
+    /// What only the sequencer needs to be true of the database.
+    fn check_suitable(&self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Finds out how news travels between processes, and prepares the worker connections for it.
+    fn probe_news_channel(&self) -> impl Future<Output = Result<NewsChannel>> + Send;
+
+    fn register_queue(
+        &self,
+        name: &str,
+        partitions: Partitions,
+    ) -> impl Future<Output = Result<Queue>> + Send;
+
+    /// On the caller's connection, so that a pool of one is enough.
+    fn find_queue(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        name: &str,
+    ) -> impl Future<Output = Result<Option<Queue>>> + Send;
+
+    /// Writes messages, all or none, on the caller's connection.
+    fn enqueue(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        messages: &[NewMessage<'_>],
+    ) -> impl Future<Output = Result<Enqueued>> + Send;
+
+    /// Gives new messages their seqs; tells other processes if `announce`.
+    fn tick(&self, announce: bool) -> impl Future<Output = Result<Tick>> + Send;
+
+    /// Gives a seq to every message that has none, whatever its stamp; returns how many.
+    fn recover(&self) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Takes a partition's lease and reads a batch.
+    fn acquire(&self, queue: &Queue, claim: &Claim) -> impl Future<Output = Result<Acquired>> + Send;
+
+    /// Moves a partition's cursor; the only way it moves.
+    fn settle(
+        &self,
+        queue: &Queue,
+        claim: &Claim,
+        settlement: &Settlement,
+    ) -> impl Future<Output = Result<Settled>> + Send;
+
+    /// Which of these partitions have work that nobody holds.
+    fn waiting(&self, partition_ids: &[i32]) -> impl Future<Output = Result<Vec<i32>>> + Send;
+
+    /// Tells the worker processes that producers have enqueued.
+    fn announce_enqueued(&self, tickets: &[Ticket]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Passes on what other processes announce, for as long as the connection lasts; returns when it breaks.
+    fn listen(&self, wake: &Wake) -> impl Future<Output = Result<()>> + Send;
+
+    /// Closes the connections of the workers.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}

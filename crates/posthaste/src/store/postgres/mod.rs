@@ -1,0 +1,204 @@
+//! PostgreSQL. The statements are in `sql/`, each with what it writes and locks; the tables in `migrations/`.
+
+mod batch;
+mod cursor;
+mod enqueue;
+mod migrate;
+mod statements;
+mod tick;
+mod wake;
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use sqlx::{
+    AssertSqlSafe, Connection, PgConnection, Pool, Postgres,
+    postgres::{PgArguments, PgConnectOptions, PgRow},
+    query::Query,
+};
+use uuid::Uuid;
+
+use self::statements::Statements;
+use super::{
+    Acquired, Backend, Claim, Enqueued, NewMessage, NewsChannel, Queue, Result, Settled, Settlement, Store,
+    Tables, Tick, Ticket,
+    connections::{Connections, Taken},
+    sealed,
+};
+use crate::{OutboxError, Partitions, wake::Wake};
+
+impl sealed::Sealed for Postgres {}
+
+impl Backend for Postgres {
+    type Store = PostgresStore;
+}
+
+/// What every session of a worker is set to, whatever the role's defaults. The statements are written for one plan,
+/// by index, newest first; statistics of tables that fill and empty by the second would talk the planner out of it.
+const SESSION: &str = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
+     SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = '60s'; \
+     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+     SET jit = off; SET plan_cache_mode = force_generic_plan";
+
+/// The same for one transaction, where the session is not ours.
+const TRANSACTION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
+     SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL enable_seqscan = off; \
+     SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off";
+
+#[derive(Clone)]
+pub struct PostgresStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    statements: Statements,
+    /// Names this outbox among others in the cluster.
+    outbox_id: Uuid,
+    connections: Arc<Connections<Postgres>>,
+    /// Between us and the server is a pooler that gives each transaction another session: no LISTEN, no session
+    /// settings, no prepared statements that last, and each statement in a transaction of its own.
+    is_pooled: AtomicBool,
+}
+
+impl PostgresStore {
+    fn sql(&self) -> &Statements {
+        &self.shared.statements
+    }
+
+    fn is_pooled(&self) -> bool {
+        self.shared.is_pooled.load(Ordering::Relaxed)
+    }
+
+    /// The channel that this outbox's news travels on.
+    fn channel(&self) -> String {
+        format!("posthaste_{}", self.shared.outbox_id.simple())
+    }
+
+    /// The key of the advisory lock that saves sequencers from each other.
+    fn lock_key(&self) -> i64 {
+        let (high, low) = self.shared.outbox_id.as_u64_pair();
+        (high ^ low).cast_signed()
+    }
+
+    /// A worker's connection, set up.
+    async fn connection(&self) -> Result<Taken<Postgres>> {
+        let (mut conn, is_new) = self.shared.connections.take().await?;
+        if is_new && !self.is_pooled() {
+            sqlx::raw_sql(SESSION).execute(&mut *conn).await?;
+        }
+        Ok(conn)
+    }
+
+    /// Runs a statement on a worker's connection: one round trip, one transaction.
+    async fn fetch(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>> {
+        let mut conn = self.connection().await?;
+        let result = if self.is_pooled() {
+            fetch_pooled(&mut conn, query).await
+        } else {
+            query.fetch_all(&mut *conn).await
+        };
+        conn.keep_if_usable(result.map_err(OutboxError::from))
+    }
+}
+
+async fn fetch_pooled(
+    conn: &mut PgConnection,
+    query: Query<'_, Postgres, PgArguments>,
+) -> Result<Vec<PgRow>, sqlx::Error> {
+    sqlx::raw_sql(TRANSACTION).execute(&mut *conn).await?;
+    let result = query.persistent(false).fetch_all(&mut *conn).await;
+    let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
+    sqlx::raw_sql(end).execute(&mut *conn).await?;
+    result
+}
+
+/// A statement of ours.
+fn query<'q>(sql: &Arc<str>) -> Query<'q, Postgres, PgArguments> {
+    sqlx::query(AssertSqlSafe(Arc::clone(sql)))
+}
+
+fn worker_options(options: PgConnectOptions) -> PgConnectOptions {
+    let name = options
+        .get_application_name()
+        .map_or_else(|| "posthaste".to_owned(), |name| format!("{name} posthaste"));
+    options.application_name(&name)
+}
+
+impl Store for PostgresStore {
+    type Db = Postgres;
+
+    async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
+        migrate::migrate(pool, tables).await
+    }
+
+    fn migration_sql(tables: &Tables) -> String {
+        migrate::migration_sql(tables)
+    }
+
+    async fn open(pool: Pool<Postgres>, tables: &Tables, workers: usize) -> Result<Self> {
+        let connections = Arc::new(Connections::new(pool, workers, worker_options));
+        let mut conn = connections.connect().await?;
+        let schema = migrate::schema_of(&mut conn, tables).await?;
+        let outbox_id = migrate::check_version(&mut conn, &schema, tables).await?;
+        conn.close().await.ok();
+        let statements = Statements::render(&schema, tables);
+        let is_pooled = AtomicBool::new(false);
+        Ok(Self { shared: Arc::new(Shared { statements, outbox_id, connections, is_pooled }) })
+    }
+
+    async fn check_suitable(&self) -> Result<()> {
+        migrate::check_suitable(self).await
+    }
+
+    async fn probe_news_channel(&self) -> Result<NewsChannel> {
+        let channel = wake::probe(self).await?;
+        self.shared.is_pooled.store(channel == NewsChannel::Polled, Ordering::Relaxed);
+        Ok(channel)
+    }
+
+    async fn register_queue(&self, name: &str, partitions: Partitions) -> Result<Queue> {
+        enqueue::register_queue(self, name, partitions).await
+    }
+
+    async fn find_queue(&self, conn: &mut PgConnection, name: &str) -> Result<Option<Queue>> {
+        enqueue::find_queue(self, conn, name).await
+    }
+
+    async fn enqueue(&self, conn: &mut PgConnection, messages: &[NewMessage<'_>]) -> Result<Enqueued> {
+        enqueue::enqueue(self, conn, messages).await
+    }
+
+    async fn tick(&self, announce: bool) -> Result<Tick> {
+        tick::tick(self, announce).await
+    }
+
+    async fn recover(&self) -> Result<u64> {
+        tick::recover(self).await
+    }
+
+    async fn acquire(&self, queue: &Queue, claim: &Claim) -> Result<Acquired> {
+        cursor::acquire(self, queue, claim).await
+    }
+
+    async fn settle(&self, queue: &Queue, claim: &Claim, settlement: &Settlement) -> Result<Settled> {
+        cursor::settle(self, queue, claim, settlement).await
+    }
+
+    async fn waiting(&self, partition_ids: &[i32]) -> Result<Vec<i32>> {
+        cursor::waiting(self, partition_ids).await
+    }
+
+    async fn announce_enqueued(&self, tickets: &[Ticket]) -> Result<()> {
+        wake::announce_enqueued(self, tickets).await
+    }
+
+    async fn listen(&self, wake: &Wake) -> Result<()> {
+        wake::listen(self, wake).await
+    }
+
+    async fn close(&self) {
+        self.shared.connections.close().await;
+    }
+}

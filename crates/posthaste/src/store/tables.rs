@@ -1,0 +1,70 @@
+//! Where the tables are, and the names that the SQL is given.
+
+use crate::{OutboxError, message::excerpt};
+
+/// Where an outbox's tables are: a prefix of their names, and on PostgreSQL a schema.
+///
+/// ```
+/// let tables = posthaste::Tables::default().prefix("shop_outbox_")?.schema("messaging")?;
+/// # Ok::<(), posthaste::OutboxError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tables {
+    pub(crate) prefix: String,
+    pub(crate) schema: Option<String>,
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self { prefix: "posthaste_".to_owned(), schema: None }
+    }
+}
+
+impl Tables {
+    /// Every table's name begins with this; default `posthaste_`.
+    ///
+    /// # Errors
+    ///
+    /// Unless it is 1 to 32 of `[a-z0-9_]`, not a digit first.
+    pub fn prefix(mut self, prefix: &str) -> Result<Self, OutboxError> {
+        self.prefix = checked(prefix)?;
+        Ok(self)
+    }
+
+    /// The PostgreSQL schema that the tables are in; default: the connection's current one.
+    ///
+    /// # Errors
+    ///
+    /// Unless it is 1 to 32 of `[a-z0-9_]`, not a digit first.
+    pub fn schema(mut self, schema: &str) -> Result<Self, OutboxError> {
+        self.schema = Some(checked(schema)?);
+        Ok(self)
+    }
+}
+
+fn checked(name: &str) -> Result<String, OutboxError> {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    let starts_well = name.bytes().next().is_some_and(|first| !first.is_ascii_digit());
+    if starts_well && name.len() <= 32 && name.bytes().all(allowed) {
+        return Ok(name.to_owned());
+    }
+    Err(OutboxError::InvalidTableName(excerpt(name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_are_taken() {
+        for good in ["a", "_", "a1_", &"x".repeat(32)] {
+            assert_eq!(Tables::default().prefix(good).unwrap().prefix, good);
+            assert_eq!(Tables::default().schema(good).unwrap().schema.as_deref(), Some(good));
+        }
+        for bad in ["", "1a", "A", "a-b", "a b", "ä", "a\"b", "a;drop table x", "a\0", &"x".repeat(33)] {
+            let error = Tables::default().prefix(bad).unwrap_err();
+            assert!(matches!(error, OutboxError::InvalidTableName(_)), "{bad:?}: {error}");
+            assert!(Tables::default().schema(bad).is_err(), "{bad:?}");
+        }
+    }
+}
