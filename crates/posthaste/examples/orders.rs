@@ -12,7 +12,9 @@ use std::{
     time::Duration,
 };
 
-use posthaste::{EnqueueMessage, LeasedMessageHandler, MessageResult, Outbox, OutboxError, OutboxMessage, Partitions};
+use posthaste::{
+    EnqueueMessage, LeasedMessageHandler, MessageResult, Outbox, OutboxError, OutboxMessage, Partitions,
+};
 use sqlx::{PgPool, Postgres, Transaction};
 
 const ORDERS: u32 = 20;
@@ -24,7 +26,8 @@ struct Ship {
 
 impl LeasedMessageHandler for Ship {
     async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
-        let (customer, order) = (msg.key.as_deref().unwrap_or("nobody"), String::from_utf8_lossy(&msg.payload));
+        let (customer, order) =
+            (msg.key.as_deref().unwrap_or("nobody"), String::from_utf8_lossy(&msg.payload));
         println!("shipped to {customer}: {order} (partition {}, seq {})", msg.partition, msg.seq);
         self.shipped.fetch_add(1, Ordering::SeqCst);
         MessageResult::Ok
@@ -47,8 +50,11 @@ async fn place_order(
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let url = std::env::args().nth(1).or_else(|| std::env::var("DATABASE_URL").ok());
-    let pool = PgPool::connect(&url.ok_or("name a PostgreSQL server: orders postgres://user@host/database")?).await?;
-    sqlx::query("CREATE TABLE IF NOT EXISTS orders (id BIGSERIAL PRIMARY KEY, customer TEXT)").execute(&pool).await?;
+    let pool = PgPool::connect(&url.ok_or("name a PostgreSQL server: orders postgres://user@host/database")?)
+        .await?;
+    sqlx::query("CREATE TABLE IF NOT EXISTS orders (id BIGSERIAL PRIMARY KEY, customer TEXT)")
+        .execute(&pool)
+        .await?;
 
     let shipped = Arc::new(AtomicU32::new(0));
     let handle = Outbox::builder(pool.clone())

@@ -111,7 +111,7 @@ impl<'a> Batch<'a> {
             }
             HandlerResult::Reject { reason } if taken == 0 => Verdict::retry(self.taken, reason),
             HandlerResult::Reject { reason } => {
-                Verdict { done: taken, rejected: rejections(self.taken, Some(reason)), retry: None }
+                Verdict { done: taken, rejected: rejections(self.taken, Some(&reason)), retry: None }
             }
             HandlerResult::Retry { reason } => Verdict::retry(self.taken, reason),
         }
@@ -149,10 +149,10 @@ impl Verdict {
     }
 }
 
-fn rejections(taken: Vec<Fate>, unsettled: Option<String>) -> Vec<(usize, String)> {
+fn rejections(taken: Vec<Fate>, unsettled: Option<&str>) -> Vec<(usize, String)> {
     let reason = |fate| match fate {
         Fate::Rejected(reason) => Some(reason),
-        Fate::Unsettled => unsettled.clone(),
+        Fate::Unsettled => unsettled.map(str::to_owned),
         Fate::Acked => None,
     };
     taken.into_iter().enumerate().filter_map(|(place, fate)| Some((place, reason(fate)?))).collect()

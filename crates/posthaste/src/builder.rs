@@ -11,9 +11,8 @@ use tokio::sync::Notify;
 
 use crate::{
     LeaseConfig, LeasedHandler, Outbox, OutboxError, OutboxHandle, OutboxProfile, Partitions, WorkerTuning,
-    limits::{
-        DEFAULT_GRACE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS,
-    },
+    handle::RunningCrew,
+    limits::{DEFAULT_GRACE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS},
     news,
     outbox::Bell,
     processor::leased::{AnyLeasedHandler, LeasedProcessor, LeasedQueue},
@@ -227,7 +226,10 @@ impl<DB: Backend> OutboxBuilder<DB> {
         let known: HashMap<String, Arc<Queue>> =
             queues.iter().map(|of| (of.queue.name.to_string(), Arc::clone(&of.queue))).collect();
         let outbox = Outbox::new(self.pool, store.clone(), known, self.max_payload, Bell::Own(wake));
-        Ok(OutboxHandle::new(outbox, store, crew.tasks, out_of_grace, self.grace))
+        Ok(OutboxHandle::new(
+            outbox,
+            RunningCrew { store, tasks: crew.tasks, out_of_grace, grace: self.grace },
+        ))
     }
 
     /// What can be refused before the database is asked.

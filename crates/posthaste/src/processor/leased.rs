@@ -198,6 +198,7 @@ impl<S: Store> LeasedProcessor<S> {
         let tried = tries(verdict.done);
         let is_last_try = self.max_attempts.is_some_and(|limit| tried >= limit);
         let (mut attempts, mut last_error) = (0, None);
+        let mut go_on = go_on && !abandoned;
         match retry {
             Some(retry) if is_last_try && verdict.done < leased.messages.len() => {
                 verdict.rejected.push((verdict.done, retry.reason));
@@ -209,6 +210,8 @@ impl<S: Store> LeasedProcessor<S> {
                 self.poison.retried(verdict.done);
                 self.not_before = Instant::now().checked_add(self.tuning.retry_delay(self.poison.failures()));
                 (attempts, last_error) = (tried, Some(storable(&retry.reason, MAX_REASON)));
+                // However short the back-off: the tries are written down when the lease is let go.
+                go_on = false;
             }
             None if abandoned => {
                 // A stop is no try.
@@ -218,7 +221,6 @@ impl<S: Store> LeasedProcessor<S> {
             None if verdict.rejected.is_empty() => self.poison.succeeded(),
             None => self.poison.rejected(verdict.done - verdict.rejected.len()),
         }
-        let is_waiting = self.not_before.is_some_and(|until| until > Instant::now());
         self.claim.batch_size = self.poison.size();
         Settlement {
             epoch: leased.epoch,
@@ -226,7 +228,7 @@ impl<S: Store> LeasedProcessor<S> {
             burials: burials(&leased.messages, verdict.rejected, tries),
             attempts,
             last_error,
-            go_on: go_on && !abandoned && !is_waiting,
+            go_on,
         }
     }
 

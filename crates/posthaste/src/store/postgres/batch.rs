@@ -1,6 +1,9 @@
 //! Rows into messages, and the check that none is missing.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use sqlx::{Row, postgres::PgRow};
 
@@ -36,7 +39,7 @@ pub(super) fn messages(
         let created_us: i64 = row.try_get("created_us")?;
         messages.push(OutboxMessage {
             id: OutboxMessageId(id),
-            queue: queue.name.clone(),
+            queue: Arc::clone(&queue.name),
             partition: u32::try_from(partition).unwrap_or(u32::MAX),
             partition_id: claim.partition_id,
             seq,

@@ -25,7 +25,7 @@ pub(super) async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()
     {
         return check_version(&mut conn, schema, tables).await.map(drop);
     }
-    let mut tx = conn.begin().await?;
+    let mut tx = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await?;
     sqlx::query("SELECT pg_advisory_xact_lock($1)")
         .persistent(false)
         .bind(MIGRATION_LOCK)
@@ -88,12 +88,12 @@ pub(super) async fn schema_of(conn: &mut PgConnection, tables: &Tables) -> Resul
 /// The version of the tables and the oldest library that may use them; none if there are no tables.
 async fn read_version(conn: &mut PgConnection, schema: &str, tables: &Tables) -> Result<Option<(i32, i32)>> {
     let meta = Names::new(Some(schema), tables).table("meta");
-    let exists: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
-        .persistent(false)
-        .bind(&meta)
-        .fetch_one(&mut *conn)
-        .await?;
-    if !exists {
+    // Read from the catalog itself: `to_regclass` may answer from before the lock that the caller has waited for.
+    let sql = "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+               WHERE n.nspname = $1 AND c.relname = $2)";
+    let exists =
+        sqlx::query_scalar(sql).persistent(false).bind(schema).bind(format!("{}meta", tables.prefix));
+    if !exists.fetch_one(&mut *conn).await? {
         return Ok(None);
     }
     let sql = format!("SELECT schema_version, least_library FROM {meta}");

@@ -1,0 +1,178 @@
+//! The rules of a batch: what is done, what comes again, what becomes a dead letter.
+
+use posthaste::{EnqueueMessage, HandlerResult, Partitions};
+
+use super::stage::{
+    Db, Memory, Step, assert_consistent, builder, count, eventually, fresh, quick_retries, settled,
+};
+
+/// Enqueues `n` messages "0", "1", … to one partition before the workers start, so that they come as one batch.
+async fn played(n: u32, script: impl Fn(usize, &str) -> Step + Send + Sync + 'static) -> (Db, Memory) {
+    let db = fresh().await;
+    builder(&db)
+        .queue("q", Partitions::of(1))
+        .leased(Memory::new().handler())
+        .start()
+        .await
+        .unwrap()
+        .stop()
+        .await;
+    let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
+    let messages: Vec<_> = (0..n).map(|n| EnqueueMessage::new(n.to_string())).collect();
+    outbox.enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+
+    let memory = Memory::new();
+    let handler =
+        memory.scripted(move |call, message| script(call, &String::from_utf8_lossy(&message.payload)));
+    let handle = builder(&db)
+        .processor_tuning(quick_retries().batch_size(10).degradation_threshold(100))
+        .queue("q", Partitions::of(1))
+        .leased(handler)
+        .start()
+        .await
+        .unwrap();
+    eventually("everything is settled", async || settled(&db.pool).await == i64::from(n)).await;
+    handle.stop().await;
+    assert_consistent(&db.pool).await;
+    (db, memory)
+}
+
+async fn dead(db: &Db) -> Vec<(String, String)> {
+    sqlx::query_as("SELECT convert_from(payload, 'UTF8'), reason FROM posthaste_dead_letter ORDER BY seq")
+        .fetch_all(&db.pool)
+        .await
+        .unwrap()
+}
+
+fn retry() -> Step {
+    Step::Return(HandlerResult::Retry { reason: "later".to_owned() })
+}
+
+#[tokio::test]
+async fn success_settles_what_was_taken_and_leaves_the_rest_for_the_next_batch() {
+    let (db, memory) = played(5, |call, n| match (call, n) {
+        (1, "2") => Step::Return(HandlerResult::Success),
+        _ => Step::Leave,
+    })
+    .await;
+    assert_eq!(memory.payloads(), ["0", "1", "2", "3", "4"], "nothing twice, and what was not taken follows");
+    assert_eq!(memory.calls(), 2);
+    assert!(dead(&db).await.is_empty());
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn retry_settles_the_prefix_and_brings_the_rest_again() {
+    let (db, memory) = played(5, |call, n| if call == 1 && n == "3" { retry() } else { Step::Ack }).await;
+    assert_eq!(memory.payloads(), ["0", "1", "2", "3", "3", "4"]);
+    let attempts: Vec<_> = memory.all().iter().map(|seen| seen.message.attempts).collect();
+    assert_eq!(
+        attempts,
+        [0, 0, 0, 0, 1, 0],
+        "the try counts for the message that was tried, and for no other"
+    );
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_message_left_unsettled_before_a_retry_comes_again_with_everything_behind_it() {
+    let (db, memory) = played(4, |call, n| match (call, n) {
+        (1, "1") => Step::Leave,
+        (1, "2") => Step::Reject("not written: it comes again".to_owned()),
+        (1, "3") => retry(),
+        _ => Step::Ack,
+    })
+    .await;
+    assert_eq!(memory.payloads(), ["0", "1", "2", "3", "1", "2", "3"]);
+    assert!(dead(&db).await.is_empty(), "a rejection behind an unsettled message is not written");
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn reject_of_the_batch_buries_what_was_taken_and_is_unsettled() {
+    let (db, memory) = played(5, |call, n| match (call, n) {
+        (1, "1" | "3") => Step::Leave,
+        (1, "4") => Step::Return(HandlerResult::Reject { reason: "all wrong".to_owned() }),
+        _ => Step::Ack,
+    })
+    .await;
+    assert_eq!(memory.payloads(), ["0", "1", "2", "3", "4"]);
+    let expected = ["1", "3", "4"].map(|n| (n.to_owned(), "all wrong".to_owned()));
+    assert_eq!(dead(&db).await, expected);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn single_rejections_are_buried_with_their_reasons() {
+    let (db, memory) =
+        played(4, |_, n| if n == "0" || n == "2" { Step::Reject(format!("no {n}")) } else { Step::Ack })
+            .await;
+    assert_eq!(memory.payloads(), ["0", "1", "2", "3"]);
+    assert_eq!(dead(&db).await, ["0", "2"].map(|n| (n.to_owned(), format!("no {n}"))));
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn acking_too_much_settles_no_other_message() {
+    let (db, memory) = played(3, |call, n| match (call, n) {
+        (1, "0") => Step::AckMany(1000),
+        (1, "1") => retry(),
+        _ => Step::Ack,
+    })
+    .await;
+    assert_eq!(memory.payloads(), ["0", "1", "1", "2"], "the acks that were too many are not carried over");
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn success_without_taking_a_message_is_a_retry() {
+    use posthaste::{Batch, LeasedHandler};
+    use std::sync::atomic::{AtomicU32, Ordering};
+    struct Lazy(AtomicU32, Memory);
+    impl LeasedHandler for Lazy {
+        async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+            if self.0.fetch_add(1, Ordering::SeqCst) < 3 {
+                return HandlerResult::Success;
+            }
+            for message in batch.next_chunk(usize::MAX) {
+                self.1.note(message);
+            }
+            assert_eq!((batch.len(), batch.processed(), batch.is_empty()), (2, 0, false));
+            batch.ack_chunk(2);
+            assert_eq!(batch.processed(), 2);
+            HandlerResult::Success
+        }
+    }
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db)
+        .processor_tuning(quick_retries())
+        .queue("q", Partitions::of(1))
+        .leased(Lazy(AtomicU32::new(0), memory.clone()))
+        .start()
+        .await
+        .unwrap();
+    let messages = [EnqueueMessage::new("a"), EnqueueMessage::new("b")];
+    handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+    memory.has(2).await;
+    assert_eq!(memory.all()[0].message.attempts, 3);
+    handle.stop().await;
+    let errors =
+        count(&db.pool, "SELECT count(*) FROM posthaste_cursor WHERE last_error LIKE '%without taking%'")
+            .await;
+    assert!(errors >= 3);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_panic_is_a_retry_with_its_text() {
+    let (db, memory) = played(3, |call, n| match (call, n) {
+        (1, "1") => Step::Panic("bad luck".to_owned()),
+        _ => Step::Ack,
+    })
+    .await;
+    assert_eq!(memory.payloads(), ["0", "1", "1", "2"]);
+    let errors =
+        "SELECT count(*) FROM posthaste_cursor WHERE last_error = 'panic: bad luck' AND attempts = 1";
+    assert_eq!(count(&db.pool, errors).await, 1);
+    db.remove().await;
+}

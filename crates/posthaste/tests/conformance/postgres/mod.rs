@@ -1,0 +1,15 @@
+//! The pipeline on PostgreSQL, from enqueue to leased delivery.
+
+mod batches;
+mod cost;
+mod crashes;
+mod dead_letters;
+mod delivery;
+mod enqueueing;
+mod order;
+mod processes;
+mod retries;
+mod schema;
+mod stage;
+mod stopping;
+mod wake;

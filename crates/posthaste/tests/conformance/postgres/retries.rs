@@ -1,0 +1,232 @@
+//! Back-off, poison isolation, leases: G7, G10, G12.
+
+use posthaste::{
+    EnqueueMessage, HandlerResult, LeaseConfig, LeasedMessageHandler, MessageResult, OutboxMessage,
+    Partitions,
+};
+use tokio::time::Instant;
+
+use super::stage::{Memory, Step, builder, count, eventually, fresh, millis, quick_retries, secs, settled};
+
+fn retry() -> Step {
+    Step::Return(HandlerResult::Retry { reason: "later".to_owned() })
+}
+
+#[tokio::test]
+async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handler = memory.scripted(|call, _| if call <= 3 { retry() } else { Step::Ack });
+    let tuning = quick_retries().retry_base(millis(200)).retry_max(millis(500));
+    let handle = builder(&db)
+        .processor_tuning(tuning)
+        .queue("q", Partitions::of(1))
+        .leased(handler)
+        .start()
+        .await
+        .unwrap();
+    let outbox = handle.outbox();
+    outbox.enqueue(&db.pool, "q", EnqueueMessage::new("first")).await.unwrap();
+    memory.has(1).await;
+    let noise = tokio::spawn({
+        let pool = db.pool.clone();
+        async move {
+            for _ in 0..50 {
+                outbox.enqueue(&pool, "q", EnqueueMessage::new("noise")).await.unwrap();
+                tokio::time::sleep(millis(10)).await;
+            }
+        }
+    });
+    memory.has(4).await;
+    let firsts: Vec<Instant> = memory
+        .all()
+        .iter()
+        .filter(|seen| seen.message.payload == b"first")
+        .map(|seen| seen.at)
+        .take(4)
+        .collect();
+    let gaps: Vec<_> = firsts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    for (gap, least) in gaps.iter().zip([200, 400, 500].map(millis)) {
+        assert!(*gap >= least && *gap < least + secs(1), "{gaps:?}");
+    }
+    noise.await.unwrap();
+    handle.stop().await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_poison_message_soon_comes_alone_and_the_batches_grow_again() {
+    use posthaste::{Batch, LeasedHandler};
+    use std::sync::{Arc, Mutex};
+    struct Sizes(Arc<Mutex<Vec<usize>>>);
+    impl LeasedHandler for Sizes {
+        async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+            let tries = {
+                let mut sizes = self.0.lock().unwrap();
+                sizes.push(batch.len());
+                sizes.len()
+            };
+            while let Some(message) = batch.next_msg() {
+                if message.payload == b"poison" && tries < 6 {
+                    return HandlerResult::Retry { reason: "poison".to_owned() };
+                }
+                batch.ack();
+            }
+            HandlerResult::Success
+        }
+    }
+    let db = fresh().await;
+    builder(&db)
+        .queue("q", Partitions::of(1))
+        .leased(Memory::new().handler())
+        .start()
+        .await
+        .unwrap()
+        .stop()
+        .await;
+    let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
+    let messages: Vec<_> =
+        (0..40).map(|n| EnqueueMessage::new(if n == 3 { "poison" } else { "x" })).collect();
+    outbox.enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let handle = builder(&db)
+        .processor_tuning(quick_retries().batch_size(10).degradation_threshold(2))
+        .queue("q", Partitions::of(1))
+        .leased(Sizes(Arc::clone(&sizes)))
+        .start()
+        .await
+        .unwrap();
+    eventually("all are settled", async || settled(&db.pool).await == 40).await;
+    handle.stop().await;
+    // Twice the whole batch, then the poison alone until it goes; then 2, 4, 8, 10 …
+    assert_eq!(*sizes.lock().unwrap(), [10, 10, 1, 1, 1, 1, 2, 4, 8, 10, 10, 2]);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_goes_on() {
+    for lease in [millis(700), millis(1900)] {
+        let (db, memory) = (fresh().await, Memory::new());
+        let handler = memory.scripted(|call, _| if call == 1 { Step::Hang } else { Step::Ack });
+        let handle = builder(&db)
+            .processor_tuning(quick_retries())
+            .queue("q", Partitions::of(1))
+            .leased(handler)
+            .lease(LeaseConfig { duration: lease, headroom: millis(200) })
+            .start()
+            .await
+            .unwrap();
+        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+        memory.has(2).await;
+        let seen = memory.all();
+        let waited = seen[1].at - seen[0].at;
+        assert!(waited >= lease - millis(250) && waited < lease + millis(500), "{waited:?} of {lease:?}");
+        assert_eq!(seen[1].message.attempts, 1);
+        let expired = "SELECT count(*) FROM posthaste_cursor WHERE last_error = 'lease expired'";
+        assert!(count(&db.pool, expired).await >= 1, "and it is written down why");
+        handle.stop().await;
+        db.remove().await;
+    }
+}
+
+#[tokio::test]
+async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up() {
+    struct Slow(Memory);
+    impl LeasedMessageHandler for Slow {
+        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+            self.0.note(msg);
+            tokio::time::sleep(millis(150)).await;
+            MessageResult::Ok
+        }
+    }
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db)
+        .processor_tuning(quick_retries())
+        .queue("q", Partitions::of(1))
+        .leased(std::sync::Arc::new(Slow(memory.clone())))
+        .lease(LeaseConfig { duration: millis(1000), headroom: millis(500) })
+        .start()
+        .await
+        .unwrap();
+    handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 10]).await.unwrap();
+    eventually("all are settled", async || settled(&db.pool).await == 10).await;
+    handle.stop().await;
+    // The message that ran out of time came again; no other did.
+    let mut seqs: Vec<_> = memory.all().iter().map(|seen| seen.message.seq).collect();
+    assert!(seqs.is_sorted());
+    seqs.dedup();
+    assert!(seqs.into_iter().eq(1..=10));
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn g7_a_settle_by_a_worker_whose_lease_was_taken_over_changes_nothing() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let (taken_over, was_taken_over) = tokio::sync::watch::channel(false);
+    struct Waits(Memory, tokio::sync::watch::Receiver<bool>);
+    impl LeasedMessageHandler for Waits {
+        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+            self.0.note(msg);
+            self.1.clone().wait_for(|over| *over).await.unwrap();
+            MessageResult::Reject("from the grave".to_owned())
+        }
+    }
+    let handle = builder(&db)
+        .processor_tuning(quick_retries())
+        .queue("q", Partitions::of(1))
+        .leased(Waits(memory.clone(), was_taken_over))
+        .start()
+        .await
+        .unwrap();
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    memory.has(1).await;
+    // Another worker takes the partition over, as it would after the lease's end, and settles.
+    let take_over = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts)
+                     SELECT reader, partition_id, epoch + 1, 1, 0 FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
+    sqlx::raw_sql(take_over).execute(&db.pool).await.unwrap();
+    let links = count(&db.pool, "SELECT count(*) FROM posthaste_cursor").await;
+    taken_over.send(true).unwrap();
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("next")).await.unwrap();
+    memory.has(2).await;
+    handle.stop().await;
+    assert_eq!(memory.payloads(), ["x", "next"]);
+    let dead: Vec<Vec<u8>> =
+        sqlx::query_scalar("SELECT payload FROM posthaste_dead_letter").fetch_all(&db.pool).await.unwrap();
+    assert_eq!(dead, [b"next"], "the late rejection of the first was not written");
+    assert!(count(&db.pool, "SELECT count(*) FROM posthaste_cursor").await > links);
+    super::stage::assert_consistent(&db.pool).await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn a_lease_further_ahead_than_it_is_long_counts_as_expired() {
+    let (db, memory) = (fresh().await, Memory::new());
+    builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap().stop().await;
+    // A day ahead, although it lasts only 30 s: the clock was set back.
+    let ahead = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
+                 SELECT reader, partition_id, epoch + 1, 0, 1, gen_random_uuid(), now() + interval '1 day', 30000
+                 FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
+    sqlx::raw_sql(ahead).execute(&db.pool).await.unwrap();
+    let handle = builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    memory.has_within(1, secs(5)).await;
+    handle.stop().await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn who_inherits_a_crash_gets_the_suspect_alone() {
+    let (db, memory) = (fresh().await, Memory::new());
+    builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap().stop().await;
+    let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
+    outbox.enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 5]).await.unwrap();
+    let crashed = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
+                   SELECT reader, partition_id, epoch + 1, 0, 3, gen_random_uuid(), now() - interval '1 s', 30000
+                   FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
+    sqlx::raw_sql(crashed).execute(&db.pool).await.unwrap();
+    let handle = builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
+    memory.has(5).await;
+    handle.stop().await;
+    assert_eq!(memory.all()[0].message.attempts, 3);
+    assert_eq!(memory.calls(), 2, "one message, then the others");
+    db.remove().await;
+}

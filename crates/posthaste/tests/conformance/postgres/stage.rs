@@ -1,0 +1,231 @@
+//! What the tests are played on: a fresh database, handlers that remember, and waiting without sleeping.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use posthaste::{
+    Batch, HandlerResult, LeasedHandler, Outbox, OutboxBuilder, OutboxMessage, OutboxProfile, WorkerTuning,
+};
+use sqlx::{PgPool, Postgres};
+use tokio::{sync::watch, time::Instant};
+
+use crate::fresh::{Fresh, servers};
+
+pub type Db = Fresh<servers::Postgres>;
+
+pub const fn secs(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+pub const fn millis(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// A fresh database with a table for the ground truth: what was committed, by whom, in which order.
+pub async fn fresh() -> Db {
+    // Shown for tests that fail.
+    tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init().ok();
+    let db = Db::create().await;
+    sqlx::raw_sql("CREATE TABLE ledger (id BIGINT PRIMARY KEY, producer INT NOT NULL, n INT NOT NULL)")
+        .execute(&db.pool)
+        .await
+        .expect("a ledger");
+    db
+}
+
+/// A builder that is quick to retry, so that tests are quick too.
+pub fn builder(db: &Db) -> OutboxBuilder<Postgres> {
+    builder_on(db.pool.clone())
+}
+
+pub fn builder_on(pool: PgPool) -> OutboxBuilder<Postgres> {
+    Outbox::builder(pool).profile(OutboxProfile::low_latency()).grace(secs(5))
+}
+
+pub fn quick_retries() -> WorkerTuning {
+    WorkerTuning::processor_low_latency().retry_base(millis(10)).retry_max(millis(50))
+}
+
+/// Waits until `check` is true; a failure after ten seconds says what was expected.
+pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    within(secs(10), what, async || check().await).await;
+}
+
+pub async fn within(limit: Duration, what: &str, mut check: impl AsyncFnMut() -> bool) -> Duration {
+    let began = Instant::now();
+    while !check().await {
+        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
+        tokio::time::sleep(millis(5)).await;
+    }
+    began.elapsed()
+}
+
+/// One message as a handler saw it.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    pub message: OutboxMessage,
+    pub at: Instant,
+}
+
+/// Remembers what handlers saw, and lets tests wait for it.
+#[derive(Clone)]
+pub struct Memory {
+    seen: Arc<Mutex<Vec<Seen>>>,
+    count: watch::Sender<usize>,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Memory {
+    pub fn new() -> Self {
+        Self { seen: Arc::default(), count: watch::Sender::new(0), calls: Arc::default() }
+    }
+
+    pub fn note(&self, message: &OutboxMessage) {
+        self.seen
+            .lock()
+            .expect("nobody panics while holding it")
+            .push(Seen { message: message.clone(), at: Instant::now() });
+        self.count.send_modify(|count| *count += 1);
+    }
+
+    pub fn all(&self) -> Vec<Seen> {
+        self.seen.lock().expect("nobody panics while holding it").clone()
+    }
+
+    pub fn ids(&self) -> Vec<i64> {
+        self.all().iter().map(|seen| seen.message.id.0).collect()
+    }
+
+    pub fn payloads(&self) -> Vec<String> {
+        self.all().iter().map(|seen| String::from_utf8_lossy(&seen.message.payload).into_owned()).collect()
+    }
+
+    pub fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// Waits until `n` messages were seen.
+    pub async fn has(&self, n: usize) {
+        self.has_within(n, secs(20)).await;
+    }
+
+    pub async fn has_within(&self, n: usize, limit: Duration) {
+        let mut count = self.count.subscribe();
+        let enough = tokio::time::timeout(limit, count.wait_for(|count| *count >= n)).await;
+        assert!(enough.is_ok(), "{} of {n} messages after {limit:?}", self.all().len());
+    }
+
+    /// A handler that remembers every message it takes, and acks it.
+    pub fn handler(&self) -> impl LeasedHandler {
+        self.scripted(|_, _| Step::Ack)
+    }
+
+    /// A handler that asks the script what to do with each message; it is told the number of the call, from 1.
+    pub fn scripted(
+        &self,
+        script: impl Fn(usize, &OutboxMessage) -> Step + Send + Sync + 'static,
+    ) -> impl LeasedHandler {
+        Scripted { memory: self.clone(), script }
+    }
+}
+
+/// What a scripted handler does with a message, or with its whole batch.
+pub enum Step {
+    Ack,
+    /// Leave it taken and go on.
+    Leave,
+    Reject(String),
+    Return(HandlerResult),
+    Panic(String),
+    Hang,
+    AckMany(usize),
+}
+
+struct Scripted<F> {
+    memory: Memory,
+    script: F,
+}
+
+impl<F: Fn(usize, &OutboxMessage) -> Step + Send + Sync + 'static> LeasedHandler for Scripted<F> {
+    async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+        let call = self.memory.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        while let Some(message) = batch.next_msg() {
+            self.memory.note(message);
+            match (self.script)(call, message) {
+                Step::Ack => batch.ack(),
+                Step::Leave => {}
+                Step::Reject(reason) => batch.reject(reason),
+                Step::Return(result) => return result,
+                Step::Panic(text) => panic!("{text}"),
+                Step::Hang => std::future::pending().await,
+                Step::AckMany(n) => batch.ack_chunk(n),
+            }
+        }
+        HandlerResult::Success
+    }
+}
+
+pub async fn count(pool: &PgPool, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(pool).await.expect("a count")
+}
+
+/// How far the partitions of all queues are settled, by the newest links.
+pub async fn settled(pool: &PgPool) -> i64 {
+    count(
+        pool,
+        "SELECT coalesce(sum(processed_seq), 0)::bigint FROM (
+             SELECT DISTINCT ON (partition_id) processed_seq FROM posthaste_cursor ORDER BY partition_id, epoch DESC) t",
+    )
+    .await
+}
+
+/// What the database holds must make sense, whatever was done to it: both chains without a gap, seqs without a gap, each
+/// message in one segment, no cursor beyond its head and none that went back.
+pub async fn assert_consistent(pool: &PgPool) {
+    for (what, sql) in [
+        (
+            "the tick chain has gaps",
+            "SELECT count(*) FROM (SELECT id - lag(id) OVER (ORDER BY id) AS step FROM posthaste_tick) t WHERE step <> 1",
+        ),
+        (
+            "a cursor chain has gaps",
+            "SELECT count(*) FROM (SELECT epoch - lag(epoch) OVER (PARTITION BY partition_id ORDER BY epoch) AS step
+             FROM posthaste_cursor) t WHERE step <> 1",
+        ),
+        (
+            "a cursor went back",
+            "SELECT count(*) FROM (SELECT processed_seq - lag(processed_seq) OVER (PARTITION BY partition_id ORDER BY epoch)
+             AS step FROM posthaste_cursor) t WHERE step < 0",
+        ),
+        (
+            "seqs have gaps",
+            "SELECT count(*) FROM (SELECT last_seq - cardinality(ids) - coalesce(lag(last_seq) OVER
+             (PARTITION BY partition_id ORDER BY last_seq), 0) AS gap FROM posthaste_outgoing) t WHERE gap <> 0",
+        ),
+        (
+            "a message is in two segments",
+            "SELECT count(*) FROM (SELECT id FROM posthaste_outgoing, unnest(ids) AS id GROUP BY id HAVING count(*) > 1) t",
+        ),
+        (
+            "a segment is larger than 256",
+            "SELECT count(*) FROM posthaste_outgoing WHERE cardinality(ids) NOT BETWEEN 1 AND 256",
+        ),
+        (
+            "a segment has a message that is not there",
+            "SELECT count(*) FROM posthaste_outgoing o CROSS JOIN unnest(o.ids) AS u (id)
+             LEFT JOIN posthaste_incoming i USING (id) WHERE i.partition_id IS DISTINCT FROM o.partition_id",
+        ),
+        (
+            "a cursor is beyond its head",
+            "SELECT count(*) FROM posthaste_cursor c WHERE processed_seq > coalesce(
+             (SELECT max(last_seq) FROM posthaste_outgoing o WHERE o.partition_id = c.partition_id), 0)",
+        ),
+    ] {
+        assert_eq!(count(pool, sql).await, 0, "{what}");
+    }
+}

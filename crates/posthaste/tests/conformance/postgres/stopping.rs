@@ -1,0 +1,83 @@
+//! G14: stopping, and going on.
+
+use posthaste::{EnqueueMessage, Partitions};
+use tokio::time::Instant;
+
+use super::stage::{Memory, Step, builder, count, eventually, fresh, millis, quick_retries, secs};
+
+#[tokio::test]
+async fn g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db)
+        .grace(millis(500))
+        .queue("q", Partitions::of(4))
+        .leased(memory.scripted(|_, _| Step::Hang))
+        .start()
+        .await
+        .unwrap();
+    for partition in 0..4 {
+        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x").partition(partition)).await.unwrap();
+    }
+    memory.has(4).await;
+    let asked = Instant::now();
+    handle.stop().await;
+    assert!(asked.elapsed() < millis(1500), "{:?}", asked.elapsed());
+    let held = "SELECT count(*) FROM (SELECT DISTINCT ON (partition_id) owner, attempts FROM posthaste_cursor
+                ORDER BY partition_id, epoch DESC) t WHERE owner IS NOT NULL OR attempts <> 0";
+    assert_eq!(count(&db.pool, held).await, 0, "leases are released, and a stop is no try");
+
+    // A new process goes on at once, however long the lease was.
+    let memory = Memory::new();
+    let started = Instant::now();
+    let handle = builder(&db).queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
+    memory.has_within(4, secs(5)).await;
+    assert!(started.elapsed() < secs(5));
+    assert!(memory.all().iter().all(|seen| seen.message.attempts == 0));
+    handle.stop().await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn g14_a_handler_that_ends_within_the_grace_period_is_settled() {
+    use posthaste::{LeasedMessageHandler, MessageResult, OutboxMessage};
+    struct Slow(Memory);
+    impl LeasedMessageHandler for Slow {
+        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+            self.0.note(msg);
+            tokio::time::sleep(millis(500)).await;
+            MessageResult::Ok
+        }
+    }
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle =
+        builder(&db).queue("q", Partitions::of(1)).leased(Slow(memory.clone())).start().await.unwrap();
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    memory.has(1).await;
+    handle.stop().await;
+    assert_eq!(super::stage::settled(&db.pool).await, 1);
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn dropping_the_handle_cancels_the_workers() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db)
+        .processor_tuning(quick_retries())
+        .queue("q", Partitions::of(1))
+        .leased(memory.handler())
+        .start()
+        .await
+        .unwrap();
+    let outbox = handle.outbox();
+    outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    memory.has(1).await;
+    drop(handle);
+    let workers = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%posthaste'";
+    eventually("the workers' connections are closed", async || {
+        outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+        count(&db.pool, workers).await == 0
+    })
+    .await;
+    assert_eq!(memory.all().len(), 1, "nobody delivers any more");
+    db.remove().await;
+}

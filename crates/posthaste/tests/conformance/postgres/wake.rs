@@ -1,0 +1,84 @@
+//! G13: how fast a message is delivered in an idle system, and by which way the news travels.
+
+use std::time::Duration;
+
+use posthaste::{EnqueueMessage, Outbox, OutboxProfile, Partitions};
+use tokio::time::Instant;
+
+use super::stage::{Memory, fresh, millis, secs};
+
+/// The times from commit to handler of messages that come one by one, sorted.
+async fn delays(
+    profile: OutboxProfile,
+    own_process: bool,
+    open_for: Duration,
+    rounds: usize,
+) -> Vec<Duration> {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = Outbox::builder(db.pool.clone())
+        .profile(profile)
+        .queue("q", Partitions::of(4))
+        .leased(memory.handler())
+        .start()
+        .await
+        .unwrap();
+    // An outbox without workers has no bell of theirs: it is to them as another process.
+    let outbox = if own_process { handle.outbox() } else { Outbox::connect(db.pool.clone()).await.unwrap() };
+    let mut delays = Vec::new();
+    for n in 1..=rounds {
+        let mut tx = db.pool.begin().await.unwrap();
+        let partition = u32::try_from(n % 4).unwrap();
+        outbox.enqueue(&mut tx, "q", EnqueueMessage::new("x").partition(partition)).await.unwrap();
+        tokio::time::sleep(open_for).await;
+        tx.commit().await.unwrap();
+        let committed = Instant::now();
+        memory.has(n).await;
+        delays.push(memory.all()[n - 1].at.saturating_duration_since(committed));
+        // Idle again, at no particular moment.
+        tokio::time::sleep(millis(20 + u64::try_from(n * 7 % 40).unwrap())).await;
+    }
+    handle.stop().await;
+    db.remove().await;
+    delays.sort_unstable();
+    delays
+}
+
+fn assert_p99(delays: &[Duration], limit: Duration) {
+    let p99 = delays[(delays.len() * 99).div_ceil(100) - 1];
+    assert!(p99 <= limit, "p99 {p99:?}, median {:?}", delays[delays.len() / 2]);
+}
+
+#[tokio::test]
+async fn g13_in_the_same_process_within_50_ms() {
+    assert_p99(&delays(OutboxProfile::default(), true, Duration::ZERO, 60).await, millis(50));
+    assert_p99(&delays(OutboxProfile::default(), true, millis(60), 20).await, millis(50));
+}
+
+#[tokio::test]
+async fn g13_after_a_transaction_that_was_open_for_long_within_250_ms() {
+    assert_p99(&delays(OutboxProfile::default(), true, millis(1200), 5).await, millis(250));
+}
+
+#[tokio::test]
+async fn g13_from_another_process_within_250_ms() {
+    assert_p99(&delays(OutboxProfile::default(), false, Duration::ZERO, 40).await, millis(250));
+    assert_p99(&delays(OutboxProfile::default(), false, millis(300), 10).await, millis(250));
+}
+
+#[tokio::test]
+async fn g13_a_message_that_nobody_announced_is_found_within_seconds() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = Outbox::builder(db.pool.clone())
+        .queue("q", Partitions::of(1))
+        .leased(memory.handler())
+        .start()
+        .await
+        .unwrap();
+    // By hand, as any client may.
+    let insert = "INSERT INTO posthaste_incoming (partition_id, payload_type, payload)
+                  SELECT id, 't', 'by hand' FROM posthaste_partition";
+    sqlx::raw_sql(insert).execute(&db.pool).await.unwrap();
+    memory.has_within(1, secs(6)).await;
+    handle.stop().await;
+    db.remove().await;
+}
