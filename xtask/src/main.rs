@@ -38,6 +38,8 @@ enum ServersCommand {
     Up(ServerOptions),
     /// Stop the servers that `up` started, and remove their folder
     Down,
+    /// Stop the servers that `up` started as a crash would, and start them again with their data
+    Restart,
     /// List the servers that `up` started; exit code 1 if one of them is gone
     Status,
     /// Start servers for one command, with their URLs in its environment, and stop them when it ends
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Servers(ServersCommand::Up(options)) => servers::up(&options),
         Command::Servers(ServersCommand::Down) => servers::down(),
+        Command::Servers(ServersCommand::Restart) => servers::restart(),
         Command::Servers(ServersCommand::Status) => servers::status(),
         Command::Servers(ServersCommand::Run { options, command }) => servers::run(&options, &command),
     });

@@ -8,6 +8,7 @@ use taskward::{
     TracingListener, WorkerAction, WorkerBuilder, poker,
 };
 use tokio::sync::Notify;
+use uuid::Uuid;
 
 use crate::{
     LeaseConfig, LeasedHandler, Outbox, OutboxError, OutboxHandle, OutboxProfile, Partitions, WorkerTuning,
@@ -179,6 +180,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
         }
 
         let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));
+        // Names this start of this process: whoever holds a lease under another name is somebody else.
+        let owner = Uuid::new_v4();
         let (cancel, out_of_grace) = (CancellationToken::new(), CancellationToken::new());
         let mut crew = Crew { tasks: TaskSet::new(cancel.clone()), cancel };
         crew.hire(
@@ -201,12 +204,17 @@ impl<DB: Backend> OutboxBuilder<DB> {
             &reconciler,
             ConcurrencyLimit::Unlimited,
             &[wake.reconciler_bell()],
-            Reconciler { store: store.clone(), wake: wake.clone(), partition_ids: wake.partition_ids() },
+            Reconciler {
+                store: store.clone(),
+                wake: wake.clone(),
+                partition_ids: wake.partition_ids(),
+                owner,
+            },
         );
         let limit = ConcurrencyLimit::fixed(self.processors);
         for of in &queues {
             for (number, id) in of.queue.partition_ids.iter().enumerate() {
-                let action = LeasedProcessor::new(store.clone(), of, *id, out_of_grace.clone());
+                let action = LeasedProcessor::new(store.clone(), of, *id, owner, out_of_grace.clone());
                 let bells: Vec<_> = wake.partition_bell(*id).into_iter().collect();
                 crew.hire(
                     &format!("processor {}/{number}", of.queue.name),

@@ -2,12 +2,16 @@
 
 use taskward::{CancellationToken, Directive, WorkerAction};
 
+use uuid::Uuid;
+
 use crate::{OutboxError, sequencer::UNREACHABLE, store::Store, wake::Wake};
 
 pub(crate) struct Reconciler<S> {
     pub(crate) store: S,
     pub(crate) wake: Wake,
     pub(crate) partition_ids: Vec<i32>,
+    /// Whose leases this process takes.
+    pub(crate) owner: Uuid,
 }
 
 impl<S: Store> WorkerAction for Reconciler<S> {
@@ -15,7 +19,7 @@ impl<S: Store> WorkerAction for Reconciler<S> {
     type Error = OutboxError;
 
     async fn execute(&mut self, _cancel: &CancellationToken) -> Result<Directive, OutboxError> {
-        match self.store.waiting(&self.partition_ids).await {
+        match self.store.waiting(&self.partition_ids, self.owner).await {
             Err(error) if error.is_retryable() => Ok(Directive::sleep(UNREACHABLE)),
             waiting => {
                 waiting?.into_iter().for_each(|id| self.wake.sequenced(id));

@@ -79,7 +79,17 @@ impl Home {
     /// A fresh place for a server.
     pub fn place(&self, database: Database) -> Result<Place> {
         self.clear(database)?;
+        self.place_named(database.name())
+    }
+
+    /// The place of a server that has been there before, with its data.
+    pub fn existing_place(&self, database: Database) -> Place {
         let ours = self.path.join(database.name());
+        Place { theirs: ours.join("server"), ours }
+    }
+
+    pub fn place_named(&self, name: &str) -> Result<Place> {
+        let ours = self.path.join(name);
         let theirs = ours.join("server");
         make_own_folder(&ours)?;
         fs::create_dir(&theirs).or_cannot(|| format!("make {}", theirs.display()))?;

@@ -7,8 +7,10 @@ mod home;
 mod mariadb;
 mod mysql;
 mod mysql_family;
+mod pgbouncer;
 mod ports;
 mod postgres;
+mod private_copy;
 mod process;
 mod registry;
 mod version;
@@ -19,6 +21,7 @@ use clap::Args;
 
 use self::{
     home::{Home, Place},
+    pgbouncer::Pgbouncer,
     ports::Port,
     process::{Lifetime, Server},
     registry::Record,
@@ -87,8 +90,10 @@ pub struct Fleet {
     pub addresses: Vec<Address>,
     /// Databases that could not be had, and why; empty unless the caller said that they may be missing.
     pub missing: BTreeMap<Database, String>,
+    /// Before the PostgreSQL, in transaction mode.
+    pooler_url: Option<String>,
     // Servers before their folder: they are dropped in this order.
-    _servers: Vec<Server>,
+    servers: Vec<Server>,
     home: Home,
 }
 
@@ -142,13 +147,33 @@ impl Fleet {
             url: server.record.url.clone(),
             description: server.record.version.clone(),
         }));
-        Ok(Self { addresses, missing, _servers: servers, home })
+        let mut fleet = Self { addresses, missing, pooler_url: pgbouncer::named_url(), servers, home };
+        fleet.put_pooler_before_postgres()?;
+        Ok(fleet)
+    }
+
+    /// A pooler before the PostgreSQL of the fleet, if it has one and nobody named another.
+    fn put_pooler_before_postgres(&mut self) -> Result<()> {
+        let postgres = self.addresses.iter().find(|address| address.database == Database::Postgres);
+        if let Some(postgres) = postgres.filter(|_| self.pooler_url.is_none()) {
+            let engine = Pgbouncer::locate(&postgres.url)?;
+            let place = self.home.place_named("pgbouncer")?;
+            let pooler = Server::start(&engine, &place, Port::Any, Lifetime::Mine, &mut |_| Ok(()))?;
+            self.pooler_url = Some(pooler.record.url.clone());
+            self.servers.push(pooler);
+        }
+        Ok(())
     }
 
     /// The environment by which a command finds the databases, with a folder for its own temporary files that goes
     /// when the fleet goes.
     pub fn environment(&self) -> Result<Vec<(&'static str, OsString)>> {
         let mut variables = vec![("TMPDIR", self.home.scratch()?.into_os_string())];
+        // Tests that need a server of their own, to stop and to start, ask this program for it.
+        variables.extend(
+            std::env::current_exe().ok().map(|program| ("POSTHASTE_XTASK", program.into_os_string())),
+        );
+        variables.extend(self.pooler_url.iter().map(|url| (pgbouncer::URL_VARIABLE, OsString::from(url))));
         for address in &self.addresses {
             if let Some(variable) = address.database.url_variable() {
                 variables.push((variable, OsString::from(&address.url)));
@@ -279,6 +304,26 @@ fn start_and_record(
     registry::write(&up)?;
     started?.into_iter().for_each(Server::leave_running);
     Ok(up)
+}
+
+/// `cargo xtask servers restart`
+pub fn restart() -> Result<()> {
+    let home = Home::permanent()?;
+    let mut records = registry::read()?;
+    for record in &mut records {
+        record.stop()?;
+        if let Some(engine) = locate(record.database)? {
+            let (place, port) = (home.existing_place(record.database), Port::Given(record.port));
+            let server = Server::start(&*engine, &place, port, Lifetime::UntilDown, &mut |_| Ok(()))?;
+            *record = server.record.clone();
+            server.leave_running();
+        }
+    }
+    registry::write(&records)?;
+    for record in records {
+        say!("{}: restarted (port {})", record.database, record.port);
+    }
+    Ok(())
 }
 
 /// `cargo xtask servers down`

@@ -85,15 +85,11 @@ impl<S: Store> LeasedProcessor<S> {
         store: S,
         of: &LeasedQueue,
         partition_id: i32,
+        owner: Uuid,
         out_of_grace: CancellationToken,
     ) -> Self {
         let poison = Poison::new(of.tuning.batch_size, of.tuning.degradation_threshold);
-        let claim = Claim {
-            partition_id,
-            owner: Uuid::new_v4(),
-            lease: of.lease.duration,
-            batch_size: poison.size(),
-        };
+        let claim = Claim { partition_id, owner, lease: of.lease.duration, batch_size: poison.size() };
         Self {
             store,
             queue: Arc::clone(&of.queue),

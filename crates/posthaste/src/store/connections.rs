@@ -90,6 +90,10 @@ impl<DB: sqlx::Database> Taken<DB> {
         {
             self.home.lock().push(conn);
         }
+        if !is_usable {
+            // What ended this connection has probably ended the idle ones too.
+            self.home.lock().clear();
+        }
         result
     }
 }

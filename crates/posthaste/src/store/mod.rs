@@ -237,8 +237,8 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
-    /// Which of these partitions have work that nobody holds.
-    fn waiting(&self, partition_ids: &[i32]) -> impl Future<Output = Result<Vec<i32>>> + Send;
+    /// Which of these partitions have work that nobody but `owner` holds.
+    fn waiting(&self, partition_ids: &[i32], owner: Uuid) -> impl Future<Output = Result<Vec<i32>>> + Send;
 
     /// Tells the worker processes that producers have enqueued.
     fn announce_enqueued(&self, tickets: &[Ticket]) -> impl Future<Output = Result<()>> + Send;

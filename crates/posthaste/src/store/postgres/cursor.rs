@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sqlx::{Row, postgres::PgRow};
+use uuid::Uuid;
 
 use super::{
     PostgresStore,
@@ -132,8 +133,8 @@ async fn incomplete(
     }
 }
 
-pub(super) async fn waiting(store: &PostgresStore, partition_ids: &[i32]) -> Result<Vec<i32>> {
-    let rows = store.fetch(query(&store.sql().waiting).bind(READER).bind(partition_ids)).await?;
+pub(super) async fn waiting(store: &PostgresStore, partition_ids: &[i32], owner: Uuid) -> Result<Vec<i32>> {
+    let rows = store.fetch(query(&store.sql().waiting).bind(READER).bind(partition_ids).bind(owner)).await?;
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
 }
 

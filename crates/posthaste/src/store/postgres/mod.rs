@@ -186,8 +186,8 @@ impl Store for PostgresStore {
         cursor::settle(self, queue, claim, settlement).await
     }
 
-    async fn waiting(&self, partition_ids: &[i32]) -> Result<Vec<i32>> {
-        cursor::waiting(self, partition_ids).await
+    async fn waiting(&self, partition_ids: &[i32], owner: Uuid) -> Result<Vec<i32>> {
+        cursor::waiting(self, partition_ids, owner).await
     }
 
     async fn announce_enqueued(&self, tickets: &[Ticket]) -> Result<()> {

@@ -1,0 +1,53 @@
+//! Behind a transaction pooler: no LISTEN, no session settings, no prepared statements that last.
+
+use posthaste::{EnqueueMessage, Outbox, Partitions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
+
+use super::stage::{Memory, assert_consistent, builder_on, fresh, secs, settled, within};
+
+#[tokio::test]
+async fn everything_works_behind_a_transaction_pooler() {
+    let url = std::env::var("POSTHASTE_TEST_PGBOUNCER_URL").expect(
+        "POSTHASTE_TEST_PGBOUNCER_URL is not set: run `cargo xtask test`, or set it to a pgbouncer's URL",
+    );
+    let db = fresh().await;
+    let direct = db.pool.connect_options();
+    let options: PgConnectOptions = url.parse().unwrap();
+    // As anybody does behind such a pooler.
+    let options = options.database(direct.get_database().unwrap()).statement_cache_capacity(0);
+    let pool = PgPoolOptions::new().max_connections(8).connect_with(options).await.unwrap();
+
+    let memory = Memory::new();
+    // Two, so that their sessions are mixed up as much as can be.
+    let mut handles = Vec::new();
+    for _ in 0..2 {
+        let outbox = builder_on(pool.clone()).queue("q", Partitions::of(4)).leased(memory.handler());
+        handles.push(outbox.start().await.unwrap());
+    }
+    let producer = Outbox::connect(pool.clone()).await.unwrap();
+    for round in 0..30_u32 {
+        for outbox in [&handles[0].outbox(), &handles[1].outbox(), &producer] {
+            let mut tx = pool.begin().await.unwrap();
+            outbox.enqueue(&mut tx, "q", EnqueueMessage::new("x").partition(round % 4)).await.unwrap();
+            tx.commit().await.unwrap();
+        }
+    }
+    within(secs(20), "all is settled", async || settled(&db.pool).await == 90).await;
+
+    // From a process without workers, in an idle system.
+    producer.enqueue(&pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    let took = within(secs(5), "it is settled", async || settled(&db.pool).await == 91).await;
+    assert!(took < secs(1), "{took:?}");
+    for handle in handles {
+        handle.stop().await;
+    }
+    assert_eq!(memory.all().len(), 91, "each once");
+    assert_consistent(&db.pool).await;
+
+    // Nobody else's session has our settings.
+    let setting: String = sqlx::query_scalar("SHOW enable_seqscan").fetch_one(&pool).await.unwrap();
+    assert_eq!(setting, "on");
+    drop(producer);
+    pool.close().await;
+    db.remove().await;
+}
