@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sqlx::{PgConnection, Row, ValueRef, postgres::PgRow};
+use sqlx::{PgConnection, Row, postgres::PgRow};
 
 use super::{PostgresStore, query};
 use crate::{
@@ -57,15 +57,6 @@ pub(super) async fn enqueue(
         .fetch_all(conn)
         .await?;
     let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
-    let ticket = rows.first().map_or(Ok(0), stamp)?;
-    Ok(Enqueued { ids, ticket: Ticket(ticket) })
-}
-
-/// A stamp is an `xid8`, eight bytes, for which sqlx has no type.
-fn stamp(row: &PgRow) -> Result<u64> {
-    let value = row.try_get_raw(1)?;
-    debug_assert!(!value.is_null(), "the column is NOT NULL");
-    let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
-    let bytes = <[u8; 8]>::try_from(bytes).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    Ok(u64::from_be_bytes(bytes))
+    let stamp: i64 = rows.first().map_or(Ok(0), |row| row.try_get(1))?;
+    Ok(Enqueued { ids, ticket: Ticket(stamp.cast_unsigned()) })
 }

@@ -230,3 +230,32 @@ async fn who_inherits_a_crash_gets_the_suspect_alone() {
     assert_eq!(memory.calls(), 2, "one message, then the others");
     db.remove().await;
 }
+
+/// It cannot be dropped, so it is awaited; and nobody took its lease over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_returns() {
+    struct Blocks(Memory);
+    impl LeasedMessageHandler for Blocks {
+        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+            self.0.note(msg);
+            if msg.partition == 0 {
+                std::thread::sleep(secs(1));
+            }
+            MessageResult::Ok
+        }
+    }
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db)
+        .queue("q", Partitions::of(4))
+        .leased(Blocks(memory.clone()))
+        .lease(LeaseConfig { duration: millis(700), headroom: millis(200) })
+        .start()
+        .await
+        .unwrap();
+    let messages: Vec<_> = (0..4).map(|partition| EnqueueMessage::new("x").partition(partition)).collect();
+    handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+    eventually("all are settled", async || settled(&db.pool).await == 4).await;
+    handle.stop().await;
+    assert_eq!(memory.all().len(), 4, "each once");
+    db.remove().await;
+}
