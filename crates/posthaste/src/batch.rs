@@ -132,20 +132,24 @@ pub(crate) struct Verdict {
     pub(crate) done: usize,
     /// Which of these become dead letters, by their place, and why.
     pub(crate) rejected: Vec<(usize, String)>,
-    /// Why the message behind them, which was tried, comes again.
+    /// Why what is behind them comes again after a back-off.
     pub(crate) retry: Option<Retry>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) reason: String,
+    /// Whether the message behind what is done was tried. Not if the handler settled all it took: then it failed for
+    /// another reason. A handler that takes nothing at all has tried the first message.
+    pub(crate) was_tried: bool,
 }
 
 impl Verdict {
     fn retry(mut taken: Vec<Fate>, reason: String) -> Self {
         let done = taken.iter().position(|fate| *fate == Fate::Unsettled).unwrap_or(taken.len());
+        let was_tried = done < taken.len() || taken.is_empty();
         taken.truncate(done);
-        Self { done, rejected: rejections(taken, None), retry: Some(Retry { reason }) }
+        Self { done, rejected: rejections(taken, None), retry: Some(Retry { reason, was_tried }) }
     }
 }
 

@@ -4,8 +4,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use sqlx::Pool;
 use taskward::{
-    Bulkhead, BulkheadConfig, CancellationToken, ConcurrencyLimit, ErrorPolicy, PanicPolicy, TaskSet,
-    TracingListener, WorkerAction, WorkerBuilder, poker,
+    BackoffConfig, Bulkhead, BulkheadConfig, CancellationToken, ConcurrencyLimit, ErrorPolicy, PanicPolicy,
+    TaskSet, TracingListener, WorkerAction, WorkerBuilder, poker,
 };
 use tokio::sync::Notify;
 use uuid::Uuid;
@@ -13,7 +13,9 @@ use uuid::Uuid;
 use crate::{
     LeaseConfig, LeasedHandler, Outbox, OutboxError, OutboxHandle, OutboxProfile, Partitions, WorkerTuning,
     handle::RunningCrew,
-    limits::{DEFAULT_GRACE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS},
+    limits::{
+        DEFAULT_GRACE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS, LONGEST_SILENCE,
+    },
     news,
     outbox::Bell,
     processor::leased::{AnyLeasedHandler, LeasedProcessor, LeasedQueue},
@@ -69,7 +71,29 @@ impl<DB: Backend> OutboxBuilder<DB> {
         }
     }
 
-    /// Where the tables are.
+    /// What every table's name begins with; default `posthaste_`.
+    ///
+    /// # Panics
+    ///
+    /// Unless it is 1 to 32 of `[a-z0-9_]`, not a digit first.
+    #[must_use]
+    pub fn table_prefix(mut self, prefix: &str) -> Self {
+        self.tables = self.tables.prefix(prefix).unwrap_or_else(|error| panic!("{error}"));
+        self
+    }
+
+    /// The PostgreSQL schema that the tables are in; default: the connection's current one.
+    ///
+    /// # Panics
+    ///
+    /// Unless it is 1 to 32 of `[a-z0-9_]`, not a digit first.
+    #[must_use]
+    pub fn schema(mut self, schema: &str) -> Self {
+        self.tables = self.tables.schema(schema).unwrap_or_else(|error| panic!("{error}"));
+        self
+    }
+
+    /// Where the tables are, as `migrate_with` and `connect_with` take it.
     #[must_use]
     pub fn tables(mut self, tables: Tables) -> Self {
         self.tables = tables;
@@ -229,7 +253,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
         crew.tasks
             .spawn("news", async move { news::carry(&news_store, channel, &news_wake, &news_cancel).await });
         // What was there before us.
-        wake.ask_for_everything();
+        wake.begin();
 
         let known: HashMap<String, Arc<Queue>> =
             queues.iter().map(|of| (of.queue.name.to_string(), Arc::clone(&of.queue))).collect();
@@ -254,9 +278,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
         }
         for (place, queue) in self.queues.iter().enumerate() {
             check_name(&queue.name)?;
-            if let Some(lease) = queue.lease {
-                lease.validate();
-            }
+            queue.lease.unwrap_or_else(|| LeaseConfig::of(tunings[1].lease_duration)).validate();
             if queue.max_attempts == Some(0) {
                 return refuse(format!("queue {:?}: max_attempts must not be 0", queue.name));
             }
@@ -285,7 +307,10 @@ impl Crew {
     ) where
         A::Payload: 'static,
     {
+        // Errors of the database, not of handlers: nothing relies on a longer timer.
         let backoff = tuning.backoff();
+        let max = backoff.max.min(LONGEST_SILENCE);
+        let backoff = BackoffConfig { initial: backoff.initial.min(max), max, ..backoff };
         let mut builder = WorkerBuilder::new(name, self.cancel.clone())
             .pacing(*tuning)
             .bulkhead(Bulkhead::new(name, BulkheadConfig { semaphore, backoff }))

@@ -114,6 +114,14 @@ impl OutboxError {
         }
     }
 
+    /// What the database calls it, if it is the database that says so.
+    pub(crate) fn code(&self) -> Option<std::borrow::Cow<'_, str>> {
+        match self {
+            Self::Database(sqlx::Error::Database(error)) => error.code(),
+            _ => None,
+        }
+    }
+
     /// Whether the connection that this happened on may still be good.
     pub(crate) fn leaves_connection_usable(&self) -> bool {
         match self {

@@ -4,7 +4,7 @@ use std::{fmt::Display, sync::Arc, time::Duration};
 
 use crate::{
     Batch, OutboxMessage,
-    limits::{DEFAULT_LEASE_DURATION, DEFAULT_LEASE_HEADROOM},
+    limits::{DEFAULT_LEASE_DURATION, DEFAULT_LEASE_HEADROOM, MAX_LEASE_DURATION},
 };
 
 /// What became of one message.
@@ -146,7 +146,7 @@ impl LeaseConfig {
     ///
     /// # Panics
     ///
-    /// Unless `headroom` is less than `duration`, and `duration` at least a millisecond.
+    /// Unless `headroom` is less than `duration`, and `duration` is from a millisecond to a week.
     pub fn validate(&self) {
         assert!(
             self.headroom < self.duration,
@@ -157,7 +157,12 @@ impl LeaseConfig {
         assert!(
             self.duration >= Duration::from_millis(1),
             "LeaseConfig: duration ({:?}) must be at least 1 ms",
-            self.duration
+            self.duration,
+        );
+        assert!(
+            self.duration <= MAX_LEASE_DURATION,
+            "LeaseConfig: duration ({:?}) must be at most {MAX_LEASE_DURATION:?}",
+            self.duration,
         );
     }
 

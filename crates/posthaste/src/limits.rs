@@ -21,6 +21,8 @@ pub const MAX_REASON: usize = 4 * 1024;
 pub const DEFAULT_MAX_PAYLOAD: usize = 1024 * 1024;
 /// How long a lease lasts unless the queue or the tuning says otherwise.
 pub const DEFAULT_LEASE_DURATION: Duration = Duration::from_secs(30);
+/// The longest lease: what a crash costs at most.
+pub const MAX_LEASE_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How long before a lease's end its handler is dropped.
 pub const DEFAULT_LEASE_HEADROOM: Duration = Duration::from_secs(2);
 /// How many processors run at once.

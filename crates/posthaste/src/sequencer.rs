@@ -105,11 +105,12 @@ impl OpenTransactions {
     fn next_look(&self, now: Instant) -> Option<Duration> {
         let youngest = self.since.values().max()?;
         let age = now.saturating_duration_since(*youngest);
-        Some(if age < Duration::from_secs(1) {
-            age.clamp(Duration::from_millis(1), Duration::from_millis(25))
-        } else {
-            Duration::from_millis(150)
-        })
+        let at_most = match age.as_millis() {
+            0..500 => 10,
+            500..1000 => 25,
+            _ => return Some(Duration::from_millis(150)),
+        };
+        Some(age.clamp(Duration::from_millis(1), Duration::from_millis(at_most)))
     }
 }
 
@@ -124,7 +125,7 @@ mod tests {
         assert_eq!(open.next_look(start), None);
         open.extend(vec![Ticket(7)], start);
         for (age, delay) in
-            [(0, 1), (1, 1), (2, 2), (4, 4), (20, 20), (40, 25), (999, 25), (1000, 150), (100_000, 150)]
+            [(0, 1), (1, 1), (2, 2), (4, 4), (20, 10), (499, 10), (999, 25), (1000, 150), (100_000, 150)]
         {
             assert_eq!(open.next_look(start + ms(age)), Some(ms(delay)), "after {age} ms");
         }

@@ -31,7 +31,7 @@ pub struct WorkerTuning {
     pub ramp_step: Duration,
     /// How long to stay away after the first failure; not zero, at most `retry_max`. It doubles with each further one.
     pub retry_base: Duration,
-    /// How long to stay away at most.
+    /// How long to stay away at most. From a database that fails, no worker stays away longer than 5 s.
     pub retry_max: Duration,
     /// After how many retries in a row a processor takes smaller batches; not zero. Without meaning for other workers.
     pub degradation_threshold: u32,

@@ -73,6 +73,12 @@ impl Wake {
         }
     }
 
+    /// Every processor looks once, and learns how long others hold what it waits for.
+    pub(crate) fn begin(&self) {
+        self.bells.partitions.values().for_each(|bell| bell.notify_one());
+        self.ask_for_everything();
+    }
+
     /// Something may have been missed.
     pub(crate) fn ask_for_everything(&self) {
         self.bells.sequencer.notify_one();

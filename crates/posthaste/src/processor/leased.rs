@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::Poison;
 use crate::{
     Batch, HandlerResult, LeaseConfig, LeasedHandler, OutboxError, OutboxMessage, WorkerTuning,
-    batch::Verdict,
+    batch::{Retry, Verdict},
     error::storable,
     limits::{MAX_REASON, PROCESSOR_SLICE},
     sequencer::UNREACHABLE,
@@ -89,7 +89,13 @@ impl<S: Store> LeasedProcessor<S> {
         out_of_grace: CancellationToken,
     ) -> Self {
         let poison = Poison::new(of.tuning.batch_size, of.tuning.degradation_threshold);
-        let claim = Claim { partition_id, owner, lease: of.lease.duration, batch_size: poison.size() };
+        let claim = Claim {
+            partition_id,
+            owner,
+            lease: of.lease.duration,
+            batch_size: poison.size(),
+            handled_epoch: 0,
+        };
         Self {
             store,
             queue: Arc::clone(&of.queue),
@@ -117,14 +123,19 @@ impl<S: Store> LeasedProcessor<S> {
             Acquired::Raced => return Ok(Directive::Sleep(RACED, 0)),
         };
         loop {
-            let handled = self.handle(&leased, asked + self.lease.handler_budget()).await;
+            let handled = self.handle(&leased, asked + self.lease.handler_budget(), cancel).await;
             let go_on = !cancel.is_cancelled() && Instant::now() < slice_ends;
             let settlement = self.settlement(&leased, handled, go_on);
             done += u64::try_from(settlement.processed_seq - leased.processed_seq).unwrap_or_default();
             asked = Instant::now();
             match self.settle(&settlement).await? {
                 Settled::Next(next) => leased = next,
-                Settled::Released { has_more } => return Ok(self.rest(has_more, done)),
+                Settled::Released { has_more } => {
+                    if has_more && cancel.is_cancelled() {
+                        self.hand_over().await;
+                    }
+                    return Ok(self.rest(has_more, done));
+                }
                 Settled::Lost => {
                     tracing::warn!(
                         queue = &*self.queue.name,
@@ -143,6 +154,13 @@ impl<S: Store> LeasedProcessor<S> {
         self.store.acquire(&self.queue, &self.claim).await
     }
 
+    /// Others wait for the lease's end; they need not.
+    async fn hand_over(&self) {
+        if let Err(error) = self.store.announce_released(self.claim.partition_id).await {
+            tracing::warn!(%error, "cannot tell other processes that a partition is free");
+        }
+    }
+
     /// What to do once the lease is let go.
     fn rest(&self, has_more: bool, done: u64) -> Directive<u64> {
         match self.not_before {
@@ -153,11 +171,16 @@ impl<S: Store> LeasedProcessor<S> {
     }
 
     /// Calls the handler, until it returns, panics, or must be dropped.
-    async fn handle(&self, leased: &Leased, deadline: Instant) -> Handled {
+    async fn handle(&mut self, leased: &Leased, deadline: Instant, cancel: &CancellationToken) -> Handled {
+        let mut batch = Batch::new(&leased.messages, deadline);
+        // Too late to begin: the process stops, or the batch was so long on its way that its time is up.
+        if cancel.is_cancelled() || Instant::now() >= deadline {
+            return Handled::Abandoned(batch.abandon());
+        }
         if let Some(verdict) = self.exhausted(leased) {
             return Handled::Judged(verdict);
         }
-        let mut batch = Batch::new(&leased.messages, deadline);
+        self.claim.handled_epoch = leased.epoch;
         let outcome = {
             let call = pin!(catch_panic(async { self.handler.handle(&mut batch).await }));
             tokio::select! {
@@ -192,11 +215,12 @@ impl<S: Store> LeasedProcessor<S> {
         let tries = |place: usize| if place == 0 { leased.attempts } else { 1 };
         let retry = verdict.retry.take();
         let tried = tries(verdict.done);
-        let is_last_try = self.max_attempts.is_some_and(|limit| tried >= limit);
+        let is_last_try =
+            |retry: &Retry| retry.was_tried && self.max_attempts.is_some_and(|limit| tried >= limit);
         let (mut attempts, mut last_error) = (0, None);
         let mut go_on = go_on && !abandoned;
         match retry {
-            Some(retry) if is_last_try && verdict.done < leased.messages.len() => {
+            Some(retry) if is_last_try(&retry) => {
                 verdict.rejected.push((verdict.done, retry.reason));
                 verdict.done += 1;
                 self.poison.rejected(verdict.done);
@@ -205,7 +229,8 @@ impl<S: Store> LeasedProcessor<S> {
             Some(retry) => {
                 self.poison.retried(verdict.done);
                 self.not_before = Instant::now().checked_add(self.tuning.retry_delay(self.poison.failures()));
-                (attempts, last_error) = (tried, Some(storable(&retry.reason, MAX_REASON)));
+                attempts = if retry.was_tried { tried } else { 0 };
+                last_error = Some(storable(&retry.reason, MAX_REASON));
                 // However short the back-off: the tries are written down when the lease is let go.
                 go_on = false;
             }

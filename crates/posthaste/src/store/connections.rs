@@ -98,6 +98,15 @@ impl<DB: sqlx::Database> Taken<DB> {
     }
 }
 
+impl<DB: sqlx::Database> Taken<DB> {
+    /// Says good-bye, instead of hanging up.
+    pub(crate) async fn close(mut self) {
+        if let Some(conn) = self.conn.take() {
+            conn.close().await.ok();
+        }
+    }
+}
+
 impl<DB: sqlx::Database> Deref for Taken<DB> {
     type Target = DB::Connection;
     fn deref(&self) -> &DB::Connection {

@@ -105,6 +105,8 @@ pub(crate) struct Claim {
     pub(crate) owner: Uuid,
     pub(crate) lease: Duration,
     pub(crate) batch_size: u32,
+    /// The last epoch that a handler was called for.
+    pub(crate) handled_epoch: i64,
 }
 
 /// A batch under a lease.
@@ -242,6 +244,9 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
 
     /// Tells the worker processes that producers have enqueued.
     fn announce_enqueued(&self, tickets: &[Ticket]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Tells other processes that these partitions are free and have messages left.
+    fn announce_released(&self, partition_id: i32) -> impl Future<Output = Result<()>> + Send;
 
     /// Passes on what other processes announce, for as long as the connection lasts; returns when it breaks.
     fn listen(&self, wake: &Wake) -> impl Future<Output = Result<()>> + Send;

@@ -21,7 +21,8 @@ pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim)
         .bind(claim.partition_id)
         .bind(claim.owner)
         .bind(millis(claim.lease))
-        .bind(size(claim.batch_size));
+        .bind(size(claim.batch_size))
+        .bind(claim.handled_epoch);
     let rows = store.fetch(statement).await?;
     let first = rows.first().ok_or_else(|| no_cursor(queue, claim))?;
     let Some(epoch) = first.try_get::<Option<i64>, _>("epoch")? else {
@@ -149,8 +150,10 @@ fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// No batch is larger, whatever the tuning says: the statement adds places in a segment to it.
 fn size(batch: u32) -> i32 {
-    i32::try_from(batch).unwrap_or(i32::MAX)
+    const LARGEST: u32 = 1_000_000;
+    batch.min(LARGEST).cast_signed()
 }
 
 fn count(attempts: u32) -> i32 {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sqlx::{PgConnection, Row, postgres::PgRow};
+use sqlx::{Connection, PgConnection, Row, postgres::PgRow};
 
 use super::{PostgresStore, query};
 use crate::{
@@ -31,7 +31,14 @@ pub(super) async fn find_queue(
     conn: &mut PgConnection,
     name: &str,
 ) -> Result<Option<Queue>> {
-    queue_of(name, &query(&store.sql().find_queue).bind(name).fetch_all(conn).await?)
+    let statement = query(&store.sql().find_queue).bind(name);
+    if !store.is_pooled() {
+        return queue_of(name, &statement.fetch_all(conn).await?);
+    }
+    let mut tx = conn.begin().await?;
+    let rows = statement.persistent(false).fetch_all(&mut *tx).await?;
+    tx.commit().await?;
+    queue_of(name, &rows)
 }
 
 fn queue_of(name: &str, rows: &[PgRow]) -> Result<Option<Queue>> {
@@ -42,13 +49,52 @@ fn queue_of(name: &str, rows: &[PgRow]) -> Result<Option<Queue>> {
     Ok(Some(Queue { name: Arc::from(name), partition_ids }))
 }
 
+/// The most bytes of payload and headers in one statement: far from the gigabyte that a parameter can have.
+const CHUNK: usize = 128 * 1024 * 1024;
+
+/// One statement, or as many as it takes: then in a transaction, or a savepoint of the caller's. So behind a pooler, where
+/// what is prepared in one transaction is not there in the next.
 pub(super) async fn enqueue(
+    store: &PostgresStore,
+    conn: &mut PgConnection,
+    messages: &[NewMessage<'_>],
+) -> Result<Enqueued> {
+    let mut rest = messages;
+    if chunk(&mut rest).len() == messages.len() && !store.is_pooled() {
+        return enqueue_chunk(store, conn, messages).await;
+    }
+    let mut tx = conn.begin().await?;
+    let (mut rest, mut ids, mut ticket) = (messages, Vec::with_capacity(messages.len()), Ticket(0));
+    while !rest.is_empty() {
+        let enqueued = enqueue_chunk(store, &mut tx, chunk(&mut rest)).await?;
+        ids.extend(enqueued.ids);
+        ticket = enqueued.ticket;
+    }
+    tx.commit().await?;
+    Ok(Enqueued { ids, ticket })
+}
+
+/// Takes messages of at most [`CHUNK`] bytes off, but at least one.
+fn chunk<'m, 'a>(rest: &mut &'m [NewMessage<'a>]) -> &'m [NewMessage<'a>] {
+    let mut bytes = 0;
+    let fits = |message: &&NewMessage<'_>| {
+        bytes += message.payload.len() + message.headers.as_ref().map_or(0, String::len);
+        bytes <= CHUNK
+    };
+    let count = rest.iter().take_while(fits).count().max(1).min(rest.len());
+    let (chunk, behind) = rest.split_at(count);
+    *rest = behind;
+    chunk
+}
+
+async fn enqueue_chunk(
     store: &PostgresStore,
     conn: &mut PgConnection,
     messages: &[NewMessage<'_>],
 ) -> Result<Enqueued> {
     let column = |f: fn(&NewMessage<'_>) -> i32| messages.iter().map(f).collect::<Vec<_>>();
     let rows = query(&store.sql().enqueue)
+        .persistent(!store.is_pooled())
         .bind(column(|message| message.partition_id))
         .bind(messages.iter().map(|message| message.payload_type).collect::<Vec<_>>())
         .bind(messages.iter().map(|message| message.key).collect::<Vec<_>>())

@@ -19,12 +19,14 @@ const MIGRATION_LOCK: i64 = 0x706f_7374_6861_7374;
 pub(super) async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
     let mut conn = pool.connect_options().connect().await?;
     // Most of the time there is nothing to do, and then nothing but a read is needed, nor any right but that.
-    let schema = schema_of(&mut conn, tables).await;
+    let mut tx = conn.begin().await?;
+    let schema = schema_of(&mut tx, tables).await;
     if let Ok(schema) = &schema
-        && read_version(&mut conn, schema, tables).await?.is_some_and(|(version, _)| version >= VERSION)
+        && read_version(&mut tx, schema, tables).await?.is_some_and(|(version, _)| version >= VERSION)
     {
-        return check_version(&mut conn, schema, tables).await.map(drop);
+        return check_version(&mut tx, schema, tables).await.map(drop);
     }
+    tx.rollback().await?;
     let mut tx = conn.begin_with("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE").await?;
     sqlx::query("SELECT pg_advisory_xact_lock($1)")
         .persistent(false)
@@ -46,8 +48,8 @@ pub(super) async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default()) {
         sqlx::raw_sql(AssertSqlSafe(names.fill(migration))).execute(&mut *tx).await?;
     }
-    tx.commit().await?;
-    check_version(&mut conn, &schema, tables).await.map(drop)
+    check_version(&mut tx, &schema, tables).await?;
+    Ok(tx.commit().await?)
 }
 
 pub(super) fn migration_sql(tables: &Tables) -> String {

@@ -8,10 +8,7 @@ mod statements;
 mod tick;
 mod wake;
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
-};
+use std::{sync::Arc, time::Duration};
 
 use sqlx::{
     AssertSqlSafe, Connection, PgConnection, Pool, Postgres,
@@ -44,8 +41,12 @@ const SESSION: &str = "SET default_transaction_isolation = 'read committed'; SET
 
 /// The same for one transaction, where the session is not ours.
 const TRANSACTION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
-     SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; SET LOCAL enable_seqscan = off; \
+     SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
+     SET LOCAL idle_in_transaction_session_timeout = '10s'; SET LOCAL enable_seqscan = off; \
      SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off";
+
+/// How long a statement may take that touches a batch at most.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 #[derive(Clone)]
 pub struct PostgresStore {
@@ -56,10 +57,12 @@ struct Shared {
     statements: Statements,
     /// Names this outbox among others in the cluster.
     outbox_id: Uuid,
+    /// Names this process among those that notify, so that it does not listen to itself.
+    process_id: Uuid,
     connections: Arc<Connections<Postgres>>,
     /// Between us and the server is a pooler that gives each transaction another session: no LISTEN, no session
     /// settings, no prepared statements that last, and each statement in a transaction of its own.
-    is_pooled: AtomicBool,
+    is_pooled: bool,
 }
 
 impl PostgresStore {
@@ -68,7 +71,7 @@ impl PostgresStore {
     }
 
     fn is_pooled(&self) -> bool {
-        self.shared.is_pooled.load(Ordering::Relaxed)
+        self.shared.is_pooled
     }
 
     /// The channel that this outbox's news travels on.
@@ -93,6 +96,20 @@ impl PostgresStore {
 
     /// Runs a statement on a worker's connection: one round trip, one transaction.
     async fn fetch(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>> {
+        self.fetch_within(ANSWER_LIMIT, query).await
+    }
+
+    /// The same for a statement that may take long. A server that does not answer in time is as good as gone: dropping
+    /// the connection half-way closes it.
+    async fn fetch_within(
+        &self,
+        limit: Duration,
+        query: Query<'_, Postgres, PgArguments>,
+    ) -> Result<Vec<PgRow>> {
+        tokio::time::timeout(limit, self.fetch_unlimited(query)).await.map_err(|_| no_answer())?
+    }
+
+    async fn fetch_unlimited(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>> {
         let mut conn = self.connection().await?;
         let result = if self.is_pooled() {
             fetch_pooled(&mut conn, query).await
@@ -112,6 +129,11 @@ async fn fetch_pooled(
     let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
     sqlx::raw_sql(end).execute(&mut *conn).await?;
     result
+}
+
+fn no_answer() -> OutboxError {
+    let late = std::io::Error::new(std::io::ErrorKind::TimedOut, "the server does not answer");
+    OutboxError::Database(sqlx::Error::Io(late))
 }
 
 /// A statement of ours.
@@ -140,12 +162,23 @@ impl Store for PostgresStore {
     async fn open(pool: Pool<Postgres>, tables: &Tables, workers: usize) -> Result<Self> {
         let connections = Arc::new(Connections::new(pool, workers, worker_options));
         let mut conn = connections.connect().await?;
-        let schema = migrate::schema_of(&mut conn, tables).await?;
-        let outbox_id = migrate::check_version(&mut conn, &schema, tables).await?;
+        // In one transaction: a pooler may give each its own session.
+        let mut tx = conn.begin().await?;
+        let schema = migrate::schema_of(&mut tx, tables).await?;
+        let outbox_id = migrate::check_version(&mut tx, &schema, tables).await?;
+        tx.commit().await?;
         conn.close().await.ok();
         let statements = Statements::render(&schema, tables);
-        let is_pooled = AtomicBool::new(false);
-        Ok(Self { shared: Arc::new(Shared { statements, outbox_id, connections, is_pooled }) })
+        let is_pooled = wake::shares_sessions(&connections).await?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                statements,
+                outbox_id,
+                process_id: Uuid::new_v4(),
+                connections,
+                is_pooled,
+            }),
+        })
     }
 
     async fn check_suitable(&self) -> Result<()> {
@@ -153,9 +186,7 @@ impl Store for PostgresStore {
     }
 
     async fn probe_news_channel(&self) -> Result<NewsChannel> {
-        let channel = wake::probe(self).await?;
-        self.shared.is_pooled.store(channel == NewsChannel::Polled, Ordering::Relaxed);
-        Ok(channel)
+        wake::probe(self).await
     }
 
     async fn register_queue(&self, name: &str, partitions: Partitions) -> Result<Queue> {
@@ -192,6 +223,10 @@ impl Store for PostgresStore {
 
     async fn announce_enqueued(&self, tickets: &[Ticket]) -> Result<()> {
         wake::announce_enqueued(self, tickets).await
+    }
+
+    async fn announce_released(&self, partition_id: i32) -> Result<()> {
+        wake::announce_released(self, partition_id).await
     }
 
     async fn listen(&self, wake: &Wake) -> Result<()> {

@@ -1,5 +1,7 @@
 //! What gives messages their order.
 
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, Connection, Row};
 
 use super::{PostgresStore, query};
@@ -10,10 +12,29 @@ use crate::{
 
 /// The most rows that one tick takes, so that it stays short however much has gathered. A transaction is not divided.
 const PART: i64 = 50_000;
+/// How long a tick may take: the largest part is one transaction of a producer, however many messages it has.
+const TICK_LIMIT: Duration = Duration::from_secs(600);
+/// `program_limit_exceeded`, as said at the commit of a notifying transaction.
+const NOTIFY_QUEUE_FULL: &str = "54000";
 
 pub(super) async fn tick(store: &PostgresStore, announce: bool) -> Result<Tick> {
+    match tick_once(store, announce).await {
+        // Nobody reads the notifications, and there is no room for more: order is more important than news.
+        Err(error) if announce && error.code().as_deref() == Some(NOTIFY_QUEUE_FULL) => {
+            tick_once(store, false).await
+        }
+        tick => tick,
+    }
+}
+
+async fn tick_once(store: &PostgresStore, announce: bool) -> Result<Tick> {
     let channel = announce.then(|| store.channel());
-    let rows = store.fetch(query(&store.sql().tick).bind(store.lock_key()).bind(PART).bind(channel)).await?;
+    let statement = query(&store.sql().tick)
+        .bind(store.lock_key())
+        .bind(PART)
+        .bind(channel)
+        .bind(store.shared.process_id.simple().to_string());
+    let rows = store.fetch_within(TICK_LIMIT, statement).await?;
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
     let (is_mine, found): (bool, i64) = (row.try_get("mine")?, row.try_get("taken")?);
     let (needs_recovery, appended): (bool, bool) = (row.try_get("is_raised")?, row.try_get("appended")?);
@@ -41,14 +62,20 @@ pub(super) async fn recover(store: &PostgresStore) -> Result<u64> {
     let mut conn = store.connection().await?;
     let result = async {
         let mut tx = conn.begin().await?;
+        // Producers queue behind a lock that waits: not for long, then another try.
+        sqlx::raw_sql("SET LOCAL lock_timeout = '5s'").execute(&mut *tx).await?;
         // The statement behind this one has a snapshot that is younger than the lock: nobody writes meanwhile.
         let lock = format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", store.sql().incoming);
         sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut *tx).await?;
         // Rare, and of any size: here the planner may do what it thinks best.
-        sqlx::raw_sql("SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL synchronous_commit = on")
+        sqlx::raw_sql("SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on")
             .execute(&mut *tx)
             .await?;
-        let recovered: i64 = query(&store.sql().recover).persistent(false).fetch_one(&mut *tx).await?.try_get(0)?;
+        let durable = "SELECT set_config('synchronous_commit', 'on', true) \
+                       WHERE current_setting('synchronous_commit') IN ('off', 'local')";
+        sqlx::raw_sql(durable).execute(&mut *tx).await?;
+        let recovered: i64 =
+            query(&store.sql().recover).persistent(false).fetch_one(&mut *tx).await?.try_get(0)?;
         tx.commit().await?;
         Ok::<_, OutboxError>(u64::try_from(recovered).unwrap_or_default())
     }

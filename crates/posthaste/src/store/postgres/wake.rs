@@ -3,16 +3,17 @@
 use std::time::Duration;
 
 use sqlx::{
-    AssertSqlSafe, Connection,
+    AssertSqlSafe, Connection, PgConnection, Postgres, Row,
     postgres::{PgListener, PgPoolOptions},
 };
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, timeout};
 use uuid::Uuid;
 
-use super::{PostgresStore, query};
+use super::PostgresStore;
 use crate::{
+    OutboxError,
     limits::LONGEST_SILENCE,
-    store::{NewsChannel, Result, Ticket},
+    store::{NewsChannel, Result, Ticket, connections::Connections},
     wake::Wake,
 };
 
@@ -22,23 +23,51 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// Notifications are cut off at 8,000 bytes.
 const PAYLOAD_LIMIT: usize = 7_900;
 
-/// Listens on one connection and notifies on another. Behind a pooler that shares sessions between transactions, the
-/// notification goes to nobody.
+/// How often to look whether sessions are shared: a busy pooler may by chance give everybody their own a few times.
+const PROBE_ROUNDS: u32 = 5;
+
+/// Whether notifications arrive. Behind a pooler that shares sessions between transactions it must not even be tried: the
+/// session that was told to listen would then be given to somebody else.
 pub(super) async fn probe(store: &PostgresStore) -> Result<NewsChannel> {
+    if store.is_pooled() {
+        tracing::warn!("there is a pooler in between that shares sessions: polling instead of listening");
+        return Ok(NewsChannel::Polled);
+    }
     let channel = format!("posthaste_probe_{}", Uuid::new_v4().simple());
     let mut listener = listener(store).await?;
     listener.listen(&channel).await?;
     let mut other = store.shared.connections.connect().await?;
     sqlx::raw_sql(AssertSqlSafe(format!("NOTIFY {channel}"))).execute(&mut other).await?;
     other.close().await.ok();
-    let heard = timeout(PROBE_LIMIT, listener.try_recv()).await;
-    // Whoever gets this session next, if there is a pooler, should not be bothered.
-    listener.unlisten_all().await.ok();
-    if let Ok(heard) = heard {
+    if let Ok(heard) = timeout(PROBE_LIMIT, listener.try_recv()).await {
         return Ok(heard?.map_or(NewsChannel::Polled, |_| NewsChannel::Notified));
     }
-    tracing::warn!("notifications do not arrive, so there is a pooler in between: polling instead");
+    tracing::warn!("notifications do not arrive: polling instead");
     Ok(NewsChannel::Polled)
+}
+
+/// Whether two connections ever see the same session, told by a setting that means nothing to anybody else.
+pub(super) async fn shares_sessions(connections: &Connections<Postgres>) -> Result<bool> {
+    let (mut mine, mut other) = (connections.connect().await?, connections.connect().await?);
+    let mut is_shared = false;
+    for _ in 0..PROBE_ROUNDS {
+        let nonce = Uuid::new_v4().simple().to_string();
+        sqlx::raw_sql(AssertSqlSafe(format!("SET posthaste.probe = '{nonce}'"))).execute(&mut mine).await?;
+        // In a transaction it keeps the session that it was given, so that the first one cannot have it back.
+        sqlx::raw_sql("BEGIN").execute(&mut other).await?;
+        let theirs = probe_setting(&mut other).await?;
+        let ours = probe_setting(&mut mine).await?;
+        sqlx::raw_sql("ROLLBACK").execute(&mut other).await?;
+        is_shared = is_shared || theirs.as_ref() == Some(&nonce) || ours != Some(nonce);
+    }
+    mine.close().await.ok();
+    other.close().await.ok();
+    Ok(is_shared)
+}
+
+async fn probe_setting(conn: &mut PgConnection) -> Result<Option<String>> {
+    let row = sqlx::raw_sql("SELECT current_setting('posthaste.probe', true)").fetch_one(conn).await?;
+    Ok(row.try_get(0)?)
 }
 
 /// A listener on a connection of its own.
@@ -59,33 +88,65 @@ pub(super) async fn announce_enqueued(store: &PostgresStore, tickets: &[Ticket])
     if payload.len() > PAYLOAD_LIMIT {
         payload = "enqueued".to_owned();
     }
-    let sql = "SELECT pg_notify($1, $2)".into();
-    store.fetch(query(&sql).bind(store.channel()).bind(payload)).await.map(drop)
+    notify(store, &payload).await
+}
+
+pub(super) async fn announce_released(store: &PostgresStore, partition_id: i32) -> Result<()> {
+    if store.is_pooled() {
+        return Ok(());
+    }
+    notify(store, &format!("sequenced {} {partition_id}", store.shared.process_id.simple())).await
+}
+
+/// By the simple protocol, and on a session that nothing is set in: it may be a pooler's, and others use it next.
+async fn notify(store: &PostgresStore, payload: &str) -> Result<()> {
+    let (mut conn, _) = store.shared.connections.take().await?;
+    let sql = AssertSqlSafe(format!("NOTIFY {}, '{payload}'", store.channel()));
+    let sent = timeout(CONNECT_LIMIT, sqlx::raw_sql(sql).execute(&mut *conn)).await;
+    // Not kept: a worker would take it for one that is set up.
+    sent.map_err(|_| super::no_answer())?.map(drop).map_err(OutboxError::from)?;
+    conn.close().await;
+    Ok(())
 }
 
 pub(super) async fn listen(store: &PostgresStore, wake: &Wake) -> Result<()> {
     let mut listener = listener(store).await?;
     listener.listen(&store.channel()).await?;
-    // What was said before we listened.
-    wake.ask_for_everything();
+    // At a steady beat, however much is said meanwhile: what was said before we listened, what was lost on the way, and
+    // leases that ran out. At once for the first time.
+    let mut beat = tokio::time::interval(LONGEST_SILENCE);
+    beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        match timeout(LONGEST_SILENCE, listener.try_recv()).await {
-            Ok(Ok(Some(notification))) => pass_on(notification.payload(), wake),
-            Ok(Ok(None)) => return Ok(()),
-            Ok(Err(error)) => return Err(error.into()),
-            // It may be that nothing happens, or that nobody is there any more.
-            Err(_) => wake.ask_for_everything(),
+        tokio::select! {
+            heard = listener.try_recv() => match heard? {
+                Some(notification) => pass_on(store, notification.payload(), wake),
+                None => return Ok(()),
+            },
+            _ = beat.tick() => {
+                wake.ask_for_everything();
+                // Silence may also mean that nobody is there any more.
+                let alive = timeout(CONNECT_LIMIT, sqlx::raw_sql("SELECT 1").execute(&mut listener)).await;
+                alive.map_err(|_| super::no_answer())??;
+            }
         }
     }
 }
 
-fn pass_on(payload: &str, wake: &Wake) {
+fn pass_on(store: &PostgresStore, payload: &str, wake: &Wake) {
     let mut words = payload.split(' ');
     match words.next() {
-        Some("sequenced") => match words.next() {
-            Some("*") | None => wake.ask_for_everything(),
-            Some(list) => list.split(',').filter_map(|id| id.parse().ok()).for_each(|id| wake.sequenced(id)),
-        },
+        Some("sequenced") => {
+            // Who says it has rung its own bells.
+            if words.next() == Some(store.shared.process_id.simple().to_string().as_str()) {
+                return;
+            }
+            match words.next() {
+                Some("*") | None => wake.ask_for_everything(),
+                Some(list) => {
+                    list.split(',').filter_map(|id| id.parse().ok()).for_each(|id| wake.sequenced(id));
+                }
+            }
+        }
         Some("enqueued") => wake.enqueued(words.filter_map(|ticket| ticket.parse().ok()).map(Ticket)),
         _ => tracing::warn!(payload, "a notification that is not ours"),
     }

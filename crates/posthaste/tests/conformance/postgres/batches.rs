@@ -176,3 +176,40 @@ async fn a_panic_is_a_retry_with_its_text() {
     assert_eq!(count(&db.pool, errors).await, 1);
     db.remove().await;
 }
+
+/// The handler settled all it took and failed for another reason: nobody else pays for that.
+#[tokio::test]
+async fn a_retry_with_everything_settled_is_no_try_of_the_next_message() {
+    let db = fresh().await;
+    let memory = Memory::new();
+    let handler = {
+        use posthaste::{Batch, LeasedHandler};
+        struct FailsAfterwards(Memory);
+        impl LeasedHandler for FailsAfterwards {
+            async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+                for message in batch.next_chunk(2) {
+                    self.0.note(message);
+                }
+                batch.ack_chunk(2.min(batch.len()));
+                HandlerResult::Retry { reason: "flush failed".to_owned() }
+            }
+        }
+        FailsAfterwards(memory.clone())
+    };
+    let handle = builder(&db)
+        .processor_tuning(quick_retries().degradation_threshold(100))
+        .queue("q", Partitions::of(1))
+        .leased(handler)
+        .max_attempts(1)
+        .start()
+        .await
+        .unwrap();
+    let messages: Vec<_> = (0..5).map(|n| EnqueueMessage::new(n.to_string())).collect();
+    handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+    eventually("all are settled", async || settled(&db.pool).await == 5).await;
+    handle.stop().await;
+    assert_eq!(memory.payloads(), ["0", "1", "2", "3", "4"]);
+    assert!(memory.all().iter().all(|seen| seen.message.attempts == 0));
+    assert!(dead(&db).await.is_empty());
+    db.remove().await;
+}

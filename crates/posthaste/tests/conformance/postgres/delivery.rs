@@ -344,3 +344,56 @@ async fn copy_database(from: &sqlx::PgPool, to: &sqlx::PgPool) {
         tokio::time::timeout(Duration::from_secs(30), command.status()).await.expect("in time").unwrap();
     assert!(status.success(), "{status}");
 }
+
+/// Where fewer transactions have run, and nothing was pending: nothing that is new there looks new by its stamp.
+#[tokio::test]
+async fn a_drained_dump_restored_where_fewer_transactions_have_run_delivers_what_is_new() {
+    let (db, elsewhere) = (fresh().await, super::stage::Db::create().await);
+    let memory = Memory::new();
+    let handle = builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("settled before")).await.unwrap();
+    memory.has(1).await;
+    handle.stop().await;
+    sqlx::raw_sql("UPDATE posthaste_tick SET seen = '100000000:100000000:'").execute(&db.pool).await.unwrap();
+    copy_database(&db.pool, &elsewhere.pool).await;
+    let memory = Memory::new();
+    let handle =
+        builder(&elsewhere).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
+    for n in 1..=3 {
+        handle.outbox().enqueue(&elsewhere.pool, "q", EnqueueMessage::new("new")).await.unwrap();
+        memory.has(n).await;
+    }
+    handle.stop().await;
+    assert_eq!(memory.payloads(), ["new", "new", "new"]);
+    db.remove().await;
+    elsewhere.remove().await;
+}
+
+/// The planner is told that each stamp stands for very many rows; a tick that finds nothing must not read them.
+#[tokio::test]
+async fn a_tick_reads_no_more_than_is_new_whatever_the_statistics_say() {
+    let (db, memory) = (fresh().await, Memory::new());
+    sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").execute(&db.pool).await.unwrap();
+    let hang = memory.scripted(|_, _| super::stage::Step::Hang);
+    let handle = builder(&db).queue("q", Partitions::of(1)).leased(hang).start().await.unwrap();
+    let insert = "INSERT INTO posthaste_incoming (partition_id, payload_type, payload)
+                  SELECT id, 't', '' FROM posthaste_partition, generate_series(1, 200000)";
+    sqlx::raw_sql(insert).execute(&db.pool).await.unwrap();
+    sqlx::raw_sql("ANALYZE").execute(&db.pool).await.unwrap();
+    let sequenced = "SELECT coalesce(max(last_seq), 0) FROM posthaste_outgoing";
+    super::stage::within(secs(20), "all is sequenced", async || count(&db.pool, sequenced).await == 200_000)
+        .await;
+    let reset = "SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)";
+    sqlx::query(reset).execute(&db.pool).await.unwrap();
+    for _ in 0..10 {
+        let at = count(&db.pool, sequenced).await;
+        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+        super::stage::eventually("it is sequenced", async || count(&db.pool, sequenced).await > at).await;
+    }
+    let blocks = "SELECT (sum(shared_blks_hit + shared_blks_read) / sum(calls))::bigint FROM pg_stat_statements s
+                  JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database() AND query LIKE 'WITH gate%'";
+    let blocks = count(&db.pool, blocks).await;
+    assert!(blocks < 200, "{blocks} blocks a tick");
+    handle.stop().await;
+    db.remove().await;
+}

@@ -12,6 +12,8 @@ async fn everything_works_behind_a_transaction_pooler() {
     );
     let db = fresh().await;
     let direct = db.pool.connect_options();
+    let timeout = format!("ALTER DATABASE {} SET statement_timeout = '7s'", direct.get_database().unwrap());
+    sqlx::raw_sql(sqlx::AssertSqlSafe(timeout)).execute(&db.pool).await.unwrap();
     let options: PgConnectOptions = url.parse().unwrap();
     // As anybody does behind such a pooler.
     let options = options.database(direct.get_database().unwrap()).statement_cache_capacity(0);
@@ -44,9 +46,21 @@ async fn everything_works_behind_a_transaction_pooler() {
     assert_eq!(memory.all().len(), 91, "each once");
     assert_consistent(&db.pool).await;
 
-    // Nobody else's session has our settings.
-    let setting: String = sqlx::query_scalar("SHOW enable_seqscan").fetch_one(&pool).await.unwrap();
-    assert_eq!(setting, "on");
+    // No session of the pooler has our settings, or listens: held all at once, so that each is looked at.
+    let mut sessions = Vec::new();
+    for _ in 0..8 {
+        let mut tx = pool.begin().await.unwrap();
+        let found: (String, String, i64) = sqlx::query_as(
+            "SELECT current_setting('enable_seqscan'), current_setting('statement_timeout'),
+                    (SELECT count(*) FROM pg_listening_channels())",
+        )
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
+        assert_eq!(found, ("on".to_owned(), "7s".to_owned(), 0));
+        sessions.push(tx);
+    }
+    drop(sessions);
     drop(producer);
     pool.close().await;
     db.remove().await;

@@ -259,3 +259,67 @@ async fn g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_
     assert_eq!(memory.all().len(), 4, "each once");
     db.remove().await;
 }
+
+/// The database is so slow that the lease is over when the batch arrives: the handler was not called, so it is no try.
+#[tokio::test]
+async fn a_batch_that_arrives_too_late_is_no_try() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db)
+        .processor_tuning(quick_retries())
+        .queue("q", Partitions::of(1))
+        .leased(memory.handler())
+        .lease(LeaseConfig { duration: millis(700), headroom: millis(200) })
+        .max_attempts(1)
+        .start()
+        .await
+        .unwrap();
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("0")).await.unwrap();
+    eventually("it is settled", async || settled(&db.pool).await == 1).await;
+    let mut slow = db.pool.begin().await.unwrap();
+    sqlx::raw_sql("LOCK TABLE posthaste_cursor IN SHARE MODE").execute(&mut *slow).await.unwrap();
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("1")).await.unwrap();
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    eventually("the acquire waits", async || count(&db.pool, waiting).await > 0).await;
+    tokio::time::sleep(millis(1000)).await;
+    slow.commit().await.unwrap();
+    eventually("it is settled", async || settled(&db.pool).await == 2).await;
+    handle.stop().await;
+    assert_eq!(memory.payloads(), ["0", "1"]);
+    assert_eq!(memory.all()[1].message.attempts, 0);
+    assert_eq!(count(&db.pool, "SELECT count(*) FROM posthaste_dead_letter").await, 0);
+    db.remove().await;
+}
+
+/// The reply to an acquire is lost: the next one finds its own link, for which no handler was called. A message whose
+/// handler was not called is not buried for it.
+#[tokio::test]
+async fn no_message_is_buried_for_the_death_of_a_session() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db)
+        .processor_tuning(quick_retries())
+        .queue("q", Partitions::of(1))
+        .leased(memory.handler())
+        .max_attempts(1)
+        .start()
+        .await
+        .unwrap();
+    for n in 1..=30_i64 {
+        // At a moment somewhere around its acquire.
+        let outbox = handle.outbox();
+        let pool = db.pool.clone();
+        let enqueue =
+            tokio::spawn(async move { outbox.enqueue(&pool, "q", EnqueueMessage::new("x")).await.unwrap() });
+        tokio::time::sleep(std::time::Duration::from_micros(u64::try_from(n).unwrap() * 300)).await;
+        let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+                    WHERE datname = current_database() AND application_name LIKE '%posthaste'";
+        count(&db.pool, kill).await;
+        enqueue.await.unwrap();
+        eventually("it is settled", async || settled(&db.pool).await == n).await;
+    }
+    handle.stop().await;
+    let seen: std::collections::HashSet<_> = memory.ids().into_iter().collect();
+    let dead: Vec<i64> =
+        sqlx::query_scalar("SELECT id FROM posthaste_dead_letter").fetch_all(&db.pool).await.unwrap();
+    assert!(dead.iter().all(|id| seen.contains(id)), "buried without having been handled: {dead:?}");
+    db.remove().await;
+}

@@ -81,3 +81,72 @@ async fn dropping_the_handle_cancels_the_workers() {
     assert_eq!(memory.all().len(), 1, "nobody delivers any more");
     db.remove().await;
 }
+
+/// Another process goes on at once, although it believes the partition held for long, and however much else is said.
+#[tokio::test]
+async fn g14_a_running_process_takes_over_at_once_what_another_one_lets_go() {
+    let db = fresh().await;
+    let (hangs, goes_on) = (Memory::new(), Memory::new());
+    let first = builder(&db)
+        .grace(millis(200))
+        .queue("q", Partitions::of(1))
+        .leased(hangs.scripted(|_, _| Step::Hang))
+        .start()
+        .await
+        .unwrap();
+    first.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    hangs.has(1).await;
+    let second = builder(&db)
+        .queue("q", Partitions::of(1))
+        .leased(goes_on.handler())
+        .queue("noise", Partitions::of(1))
+        .leased(Memory::new().handler())
+        .start()
+        .await
+        .unwrap();
+    let noise = tokio::spawn({
+        let (outbox, pool) = (second.outbox(), db.pool.clone());
+        async move {
+            loop {
+                outbox.enqueue(&pool, "noise", EnqueueMessage::new("x")).await.unwrap();
+                tokio::time::sleep(millis(50)).await;
+            }
+        }
+    });
+    tokio::time::sleep(millis(500)).await;
+    assert!(goes_on.all().is_empty(), "it is held");
+    first.stop().await;
+    goes_on.has_within(1, secs(1)).await;
+    noise.abort();
+    second.stop().await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said() {
+    let (db, memory) = (fresh().await, Memory::new());
+    builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap().stop().await;
+    let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
+    outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    let dead = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
+                SELECT reader, partition_id, epoch + 1, 0, 1, gen_random_uuid(), now() + interval '3 s', 30000
+                FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
+    sqlx::raw_sql(dead).execute(&db.pool).await.unwrap();
+    let ends = Instant::now() + secs(3);
+    let handle = builder(&db)
+        .queue("q", Partitions::of(1))
+        .leased(memory.handler())
+        .queue("noise", Partitions::of(1))
+        .leased(Memory::new().handler())
+        .start()
+        .await
+        .unwrap();
+    while Instant::now() < ends + secs(2) && memory.all().is_empty() {
+        handle.outbox().enqueue(&db.pool, "noise", EnqueueMessage::new("x")).await.unwrap();
+        tokio::time::sleep(millis(50)).await;
+    }
+    assert_eq!(memory.all().len(), 1);
+    assert!(memory.all()[0].at >= ends - millis(100), "not before its end");
+    handle.stop().await;
+    db.remove().await;
+}

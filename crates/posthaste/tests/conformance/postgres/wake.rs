@@ -74,6 +74,8 @@ async fn g13_a_message_that_nobody_announced_is_found_within_seconds() {
         .start()
         .await
         .unwrap();
+    // Past the first look around, which every start begins with.
+    tokio::time::sleep(secs(1)).await;
     // By hand, as any client may.
     let insert = "INSERT INTO posthaste_incoming (partition_id, payload_type, payload)
                   SELECT id, 't', 'by hand' FROM posthaste_partition";

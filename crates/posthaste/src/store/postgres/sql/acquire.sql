@@ -1,5 +1,6 @@
 -- Takes a partition's lease and reads its first batch, if it is free and something is behind its cursor.
--- $1 reader, $2 partition, $3 owner, $4 lease in ms, $5 most messages
+-- $1 reader, $2 partition, $3 owner, $4 lease in ms, $5 most messages, $6 the last epoch that the owner called its handler
+-- for: a link of its own that is another one was only a reply that got lost, and no try
 -- Writes: cursor, one link; nothing if there is nothing to take. May be lost in a crash: then the lease is taken again.
 -- Locks: the link it builds on (KEY SHARE), only if it appends.
 -- Index: cursor and outgoing by their primary keys, newest first; incoming by id.
@@ -23,7 +24,7 @@ WITH tip AS MATERIALIZED (
     FOR KEY SHARE OF c
 ), link AS (
     INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)
-    SELECT $1, $2, tip.epoch + 1, tip.processed_seq, least(tip.attempts::bigint + 1, 2147483647), $3,
+    SELECT $1, $2, tip.epoch + 1, tip.processed_seq, least(tip.attempts::bigint + CASE WHEN tip.owner = $3 AND tip.epoch <> $6 THEN 0 ELSE 1 END, 2147483647), $3,
            clock_timestamp() + $4 * interval '1 ms', $4, tip.last_error
     FROM tip JOIN locked ON locked.epoch = tip.epoch,
          (SELECT set_config('synchronous_commit', 'off', true) AS setting) s

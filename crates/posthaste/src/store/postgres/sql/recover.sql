@@ -17,16 +17,17 @@ WITH previous AS (
     WHERE stamp >= pg_snapshot_xmin(pg_current_snapshot()) AND EXISTS (SELECT FROM link)
 ), numbered AS (
     SELECT partition_id, id, row_number() OVER (PARTITION BY partition_id ORDER BY id) AS n FROM orphans
+), heads AS MATERIALIZED (
+    SELECT p.partition_id, coalesce((SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = p.partition_id
+                                     ORDER BY o.last_seq DESC LIMIT 1), 0) AS seq
+    FROM (SELECT DISTINCT partition_id FROM orphans) p
 ), segments AS (
     INSERT INTO {outgoing} (partition_id, last_seq, ids)
-    SELECT s.partition_id, s.last_n + coalesce((
-               SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = s.partition_id
-               ORDER BY o.last_seq DESC LIMIT 1), 0),
-           s.ids
+    SELECT s.partition_id, h.seq + s.last_n, s.ids
     FROM link CROSS JOIN (
         SELECT partition_id, max(n) AS last_n, array_agg(id ORDER BY n) AS ids
         FROM numbered GROUP BY partition_id, (n - 1) / 256
-    ) s
+    ) s JOIN heads h ON h.partition_id = s.partition_id
     RETURNING cardinality(ids) AS size
 )
 SELECT coalesce(sum(size), 0)::bigint AS recovered FROM segments

@@ -1,5 +1,5 @@
 -- One tick: finds the messages that became visible since the last tick, gives them their seqs, remembers what it saw.
--- $1 key of the advisory lock, $2 most rows of a part, $3 channel to notify on (null: none)
+-- $1 key of the advisory lock, $2 most rows of a part, $3 channel to notify on (null: none), $4 who notifies
 -- Writes: tick, outgoing; nothing at all if there is nothing new. Durable, whatever the role's setting.
 -- Locks: the link it builds on (KEY SHARE), so that vacuum cannot take it away meanwhile. The advisory lock only saves
 -- work: without it the loser would find out at the key of the chain.
@@ -22,7 +22,8 @@ fresh AS MATERIALIZED (
 -- … and of those that were under way then and have ended since.
 late AS MATERIALIZED (
     SELECT i.id, i.partition_id
-    FROM previous p CROSS JOIN LATERAL pg_snapshot_xip(p.seen) AS x (xid) JOIN {incoming} i ON i.stamp = x.xid
+    FROM {incoming} i
+    WHERE i.stamp = ANY (ARRAY(SELECT pg_snapshot_xip(p.seen) FROM previous p))
 ),
 -- Too much for one tick: then it ends before the last transaction it met, or behind it if there is no other. Which
 -- transactions it has seen can be said as a snapshot too, so the next tick goes on from there.
@@ -40,16 +41,17 @@ bounds AS MATERIALIZED (
     UNION ALL
     SELECT f.id, f.partition_id FROM fresh f, part WHERE NOT part.is_full OR f.stamp < part.last
     UNION ALL
-    SELECT i.id, i.partition_id FROM part JOIN {incoming} i ON i.stamp = part.last WHERE part.is_full AND part.is_one
+    SELECT i.id, i.partition_id FROM {incoming} i WHERE i.stamp = (SELECT last FROM part WHERE is_full AND is_one)
 ),
--- Restored into another place, the stamps mean nothing: then nothing is sequenced, and the caller recovers.
+-- Restored into another place, the stamps mean nothing, and what is new cannot be told by them: then nothing is sequenced,
+-- and the caller recovers.
 alarm AS MATERIALIZED (
-    SELECT EXISTS (SELECT FROM taken) AND (
-               EXISTS (SELECT FROM fresh f, gate WHERE f.stamp >= pg_snapshot_xmax(gate.now))
-            OR (SELECT (p.cluster, p.incoming) IS DISTINCT FROM
-                       ((SELECT system_identifier FROM pg_control_system()), {incoming_literal}::regclass::oid)
-                FROM previous p)
-        ) AS is_raised
+    SELECT coalesce((SELECT (p.cluster, p.incoming) IS DISTINCT FROM
+                            ((SELECT system_identifier FROM pg_control_system()), {incoming_literal}::regclass::oid)
+                         OR p.xmax > pg_snapshot_xmax(gate.now)
+                     FROM previous p), false)
+        OR EXISTS (SELECT FROM fresh f WHERE f.stamp >= pg_snapshot_xmax(gate.now)) AS is_raised
+    FROM gate
 ), locked AS MATERIALIZED (
     SELECT t.id
     FROM {tick} t JOIN previous p ON p.id = t.id
@@ -74,18 +76,19 @@ alarm AS MATERIALIZED (
     RETURNING id
 ), numbered AS (
     SELECT partition_id, id, row_number() OVER (PARTITION BY partition_id ORDER BY id) AS n FROM taken
+), heads AS MATERIALIZED (
+    SELECT p.partition_id, coalesce((SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = p.partition_id
+                                     ORDER BY o.last_seq DESC LIMIT 1), 0) AS seq
+    FROM (SELECT DISTINCT partition_id FROM taken) p
 ),
 -- No link, no segments.
 segments AS (
     INSERT INTO {outgoing} (partition_id, last_seq, ids)
-    SELECT s.partition_id, s.last_n + coalesce((
-               SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = s.partition_id
-               ORDER BY o.last_seq DESC LIMIT 1), 0),
-           s.ids
+    SELECT s.partition_id, h.seq + s.last_n, s.ids
     FROM link CROSS JOIN (
         SELECT partition_id, max(n) AS last_n, array_agg(id ORDER BY n) AS ids
         FROM numbered GROUP BY partition_id, (n - 1) / 256
-    ) s
+    ) s JOIN heads h ON h.partition_id = s.partition_id
     RETURNING partition_id
 ), touched AS MATERIALIZED (
     SELECT coalesce(array_agg(DISTINCT partition_id), '{}') AS partitions FROM segments
@@ -95,6 +98,6 @@ SELECT gate.mine, gate.now::text AS now, alarm.is_raised, part.is_full,
        EXISTS (SELECT FROM link) AS appended,
        touched.partitions,
        CASE WHEN $3::text IS NOT NULL AND touched.partitions <> '{}' THEN pg_notify($3, CASE
-           WHEN octet_length(array_to_string(touched.partitions, ',')) > 7900 THEN 'sequenced *'
-           ELSE 'sequenced ' || array_to_string(touched.partitions, ',') END) END IS NULL AS notified
+           WHEN octet_length(array_to_string(touched.partitions, ',')) > 7900 THEN 'sequenced ' || $4 || ' *'
+           ELSE 'sequenced ' || $4 || ' ' || array_to_string(touched.partitions, ',') END) END IS NULL AS notified
 FROM gate, alarm, part, touched
