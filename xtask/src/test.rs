@@ -44,12 +44,18 @@ pub fn run(options: &TestOptions) -> Result<()> {
     let mut steps =
         vec![("tests", if has_nextest() { nextest(&absent, filter) } else { cargo_test(&absent, filter) })];
     if filter.is_some() {
-        eprintln!("xtask: documentation tests are not run: they have no names to filter by");
+        eprintln!("xtask: documentation tests and examples are not run: they have no names to filter by");
     } else {
         steps.push((
             "documentation tests",
             cargo(&["test", "--quiet", "--doc", "--workspace", "--all-features"]),
         ));
+        for address in fleet.addresses.iter().filter(|address| address.database == Database::Postgres) {
+            let mut example =
+                cargo(&["run", "--quiet", "--package", "posthaste", "--example", "orders", "--"]);
+            example.arg(&address.url).stdout(Stdio::null());
+            steps.push(("example `orders`", example));
+        }
     }
     for (what, mut command) in steps {
         if !interrupt::wait(command.envs(environment.iter().cloned()))?.success() {

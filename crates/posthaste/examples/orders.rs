@@ -1,7 +1,7 @@
 //! A small shop: orders are placed in business transactions, and shipped afterwards, in order for each customer.
 //!
 //! ```sh
-//! cargo run -p posthaste --features postgres --example orders -- postgres://user@localhost/shop
+//! cargo run -p posthaste --example orders -- postgres://user@localhost/shop
 //! ```
 
 use std::{

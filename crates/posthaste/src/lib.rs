@@ -30,6 +30,10 @@
 //! What runs so far is leased delivery on PostgreSQL (feature `postgres`).
 
 #![warn(missing_docs, unreachable_pub)]
+#![cfg_attr(
+    not(feature = "postgres"),
+    expect(dead_code, reason = "without a database there is nobody to call it")
+)]
 
 mod announcer;
 mod batch;

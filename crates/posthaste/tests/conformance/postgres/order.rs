@@ -114,3 +114,109 @@ async fn g5_sixteen_producers_mixing_long_and_short_transactions_across_four_par
     pool.close().await;
     db.remove().await;
 }
+
+#[tokio::test]
+async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_behind_what_is_settled() {
+    use posthaste::{Batch, HandlerResult, LeasedHandler};
+    use std::sync::Mutex;
+
+    /// Takes and settles more or less of each batch, by its number.
+    struct Picky(std::sync::Arc<Mutex<Vec<(i64, i64, i64)>>>);
+    impl LeasedHandler for Picky {
+        async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+            let call = self.0.lock().unwrap().len();
+            let all = batch.next_chunk(usize::MAX);
+            assert!(all.windows(2).all(|pair| pair[1].seq == pair[0].seq + 1), "consecutive");
+            assert!(
+                all.iter().all(|message| message.partition_id == all[0].partition_id),
+                "of one partition"
+            );
+            let acked = call * 7 % (all.len() + 1);
+            // The first `acked` of them: what was taken last is settled first, so nothing is acked from the front on
+            // unless everything is.
+            let done = if acked == all.len() { all.len() } else { 0 };
+            batch.ack_chunk(acked);
+            let last = all[0].seq + i64::try_from(done).unwrap() - 1;
+            self.0.lock().unwrap().push((i64::from(all[0].partition), all[0].seq, last));
+            HandlerResult::Retry { reason: "more later".to_owned() }
+        }
+    }
+    let db = fresh().await;
+    let calls = std::sync::Arc::new(Mutex::new(Vec::new()));
+    let tuning = super::stage::quick_retries().batch_size(5).retry_max(millis(10));
+    let handle = builder(&db)
+        .processor_tuning(tuning)
+        .queue("q", Partitions::of(2))
+        .leased(Picky(std::sync::Arc::clone(&calls)))
+        .start()
+        .await
+        .unwrap();
+    let messages: Vec<_> = (0..60).map(|n| EnqueueMessage::new("x").partition(n % 2)).collect();
+    handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+    super::stage::within(secs(20), "all are settled", async || super::stage::settled(&db.pool).await == 60)
+        .await;
+    handle.stop().await;
+    for partition in 0..2 {
+        let mut settled = 0;
+        for (_, first, last) in calls.lock().unwrap().iter().filter(|call| call.0 == partition) {
+            assert_eq!(*first, settled + 1, "right behind what is settled");
+            settled = settled.max(*last);
+        }
+        assert_eq!(settled, 30);
+    }
+    assert_consistent(&db.pool).await;
+    db.remove().await;
+}
+
+/// Whatever handlers do: the cursor only goes forward, and every message is handled or buried before it is passed.
+#[tokio::test]
+async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message() {
+    use super::stage::{Step, quick_retries, settled, within};
+    use posthaste::HandlerResult;
+    use std::{
+        collections::HashSet,
+        sync::{Arc, Mutex},
+    };
+    let db = fresh().await;
+    let (memory, fates) = (Memory::new(), Arc::new(Mutex::new((HashSet::new(), HashSet::new()))));
+    let told = Arc::clone(&fates);
+    let handler = memory.scripted(move |call, message| {
+        let (acked, rejected) = &mut *told.lock().unwrap();
+        match (call * 31 + usize::try_from(message.seq).unwrap() * 17) % 9 {
+            0 => Step::Return(HandlerResult::Retry { reason: "again".to_owned() }),
+            1 => Step::Panic("on purpose".to_owned()),
+            2 => {
+                rejected.insert(message.id.0);
+                Step::Reject("no".to_owned())
+            }
+            _ => {
+                acked.insert(message.id.0);
+                Step::Ack
+            }
+        }
+    });
+    let handle = builder(&db)
+        .processor_tuning(quick_retries().batch_size(7).retry_max(millis(10)).retry_base(millis(1)))
+        .queue("q", Partitions::of(2))
+        .leased(handler)
+        .start()
+        .await
+        .unwrap();
+    let messages: Vec<_> = (0..300).map(|n| EnqueueMessage::new("x").partition(n % 2)).collect();
+    let ids = handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+    within(secs(30), "all are settled", async || settled(&db.pool).await == 300).await;
+    handle.stop().await;
+    let buried: HashSet<i64> = sqlx::query_scalar("SELECT id FROM posthaste_dead_letter")
+        .fetch_all(&db.pool)
+        .await
+        .unwrap()
+        .into_iter()
+        .collect();
+    assert_consistent(&db.pool).await;
+    let (acked, rejected) = fates.lock().unwrap().clone();
+    for id in ids {
+        let fate = (acked.contains(&id.0), buried.contains(&id.0));
+        assert!(fate == (true, false) || (fate.1 && rejected.contains(&id.0)), "message {id}: {fate:?}");
+    }
+    db.remove().await;
+}
