@@ -81,7 +81,7 @@ mod bulkhead;
 mod directive;
 mod listener;
 mod pacing;
-mod panic_text;
+mod panics;
 mod poker;
 mod task_set;
 mod wakeups;
@@ -93,7 +93,7 @@ pub use bulkhead::{Bulkhead, BulkheadConfig, ConcurrencyLimit, LimitClosed, Perm
 pub use directive::Directive;
 pub use listener::{TracingListener, WorkerListener};
 pub use pacing::PacingConfig;
-pub use panic_text::panic_text;
+pub use panics::{catch_panic, panic_text};
 pub use poker::poker;
 pub use task_set::{ABORT_PATIENCE, TaskOutcome, TaskReport, TaskSet};
 pub use worker::{ErrorPolicy, PanicPolicy, Worker, WorkerBuilder};

@@ -3,9 +3,7 @@
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
-    pin::pin,
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
@@ -13,8 +11,8 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Bulkhead, BulkheadConfig, Directive, PacingConfig, WorkerAction, WorkerListener, pacing::Pace,
-    panic_text, wakeups::Wakeups,
+    Bulkhead, BulkheadConfig, Directive, PacingConfig, WorkerAction, WorkerListener, catch_panic,
+    pacing::Pace, panic_text, wakeups::Wakeups,
 };
 
 /// What a worker does when its action panics.
@@ -276,19 +274,6 @@ impl<A: WorkerAction> Worker<A> {
         self.listeners.tell(|listener, worker| listener.on_error(worker, error, took, failures, backoff));
         Wait::Backoff(backoff)
     }
-}
-
-/// Awaits an `async` block and catches a panic in it, also one in dropping what it holds: that happens inside `poll`.
-/// The action may be used again after a panic: whether its state is still good is what its author decides by choosing
-/// [`PanicPolicy::CatchAndRetry`].
-async fn catch_panic<F: Future>(future: F) -> Result<F::Output, Box<dyn Any + Send>> {
-    let mut future = pin!(future);
-    std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
-        Ok(Poll::Pending) => Poll::Pending,
-        Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-        Err(panic) => Poll::Ready(Err(panic)),
-    })
-    .await
 }
 
 struct Listeners<P> {

@@ -4,14 +4,13 @@
 //! processor whose lease was taken over changes nothing.
 
 use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
+    any::Any,
     pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
-use taskward::{CancellationToken, Directive, WorkerAction};
+use taskward::{CancellationToken, Directive, WorkerAction, catch_panic, panic_text};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -141,7 +140,7 @@ impl<S: Store> LeasedProcessor<S> {
                         queue = &*self.queue.name,
                         partition_id = self.claim.partition_id,
                         epoch = settlement.epoch,
-                        "the lease was taken over before the batch was settled; its messages are delivered again",
+                        "nothing was settled: the lease was taken over, or an earlier try whose answer was lost had done it",
                     );
                     return Ok(Directive::Sleep(RACED, done));
                 }
@@ -185,7 +184,7 @@ impl<S: Store> LeasedProcessor<S> {
             let call = pin!(catch_panic(async { self.handler.handle(&mut batch).await }));
             tokio::select! {
                 biased;
-                result = call => Some(result),
+                outcome = call => Some(judged(outcome)),
                 () = self.out_of_grace.cancelled() => None,
                 () = tokio::time::sleep_until(deadline) => Some(HandlerResult::Retry { reason: "lease expired".to_owned() }),
             }
@@ -287,15 +286,8 @@ fn burials(
 }
 
 /// A panic is a retry with the panic's text.
-async fn catch_panic(call: impl Future<Output = HandlerResult>) -> HandlerResult {
-    let mut call = pin!(call);
-    std::future::poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
-        Ok(poll) => poll,
-        Err(panic) => {
-            Poll::Ready(HandlerResult::Retry { reason: format!("panic: {}", taskward::panic_text(&*panic)) })
-        }
-    })
-    .await
+fn judged(outcome: Result<HandlerResult, Box<dyn Any + Send>>) -> HandlerResult {
+    outcome.unwrap_or_else(|panic| HandlerResult::Retry { reason: format!("panic: {}", panic_text(&*panic)) })
 }
 
 impl<S: Store> WorkerAction for LeasedProcessor<S> {

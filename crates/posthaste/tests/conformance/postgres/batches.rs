@@ -9,14 +9,7 @@ use super::stage::{
 /// Enqueues `n` messages "0", "1", … to one partition before the workers start, so that they come as one batch.
 async fn played(n: u32, script: impl Fn(usize, &str) -> Step + Send + Sync + 'static) -> (Db, Memory) {
     let db = fresh().await;
-    builder(&db)
-        .queue("q", Partitions::of(1))
-        .leased(Memory::new().handler())
-        .start()
-        .await
-        .unwrap()
-        .stop()
-        .await;
+    super::stage::register(&db, Partitions::of(1)).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
     let messages: Vec<_> = (0..n).map(|n| EnqueueMessage::new(n.to_string())).collect();
     outbox.enqueue_batch(&db.pool, "q", &messages).await.unwrap();

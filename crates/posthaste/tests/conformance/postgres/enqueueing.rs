@@ -10,14 +10,7 @@ const INCOMING: &str = "SELECT count(*) FROM posthaste_incoming";
 /// A database with queue `q` of four partitions, and an outbox that only enqueues.
 async fn producer() -> (Db, Outbox<Postgres>) {
     let db = fresh().await;
-    builder(&db)
-        .queue("q", Partitions::of(4))
-        .leased(Memory::new().handler())
-        .start()
-        .await
-        .unwrap()
-        .stop()
-        .await;
+    super::stage::register(&db, Partitions::of(4)).await;
     let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
     (db, outbox)
 }

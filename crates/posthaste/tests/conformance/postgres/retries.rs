@@ -75,14 +75,7 @@ async fn a_poison_message_soon_comes_alone_and_the_batches_grow_again() {
         }
     }
     let db = fresh().await;
-    builder(&db)
-        .queue("q", Partitions::of(1))
-        .leased(Memory::new().handler())
-        .start()
-        .await
-        .unwrap()
-        .stop()
-        .await;
+    super::stage::register(&db, Partitions::of(1)).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
     let messages: Vec<_> =
         (0..40).map(|n| EnqueueMessage::new(if n == 3 { "poison" } else { "x" })).collect();
@@ -200,7 +193,7 @@ async fn g7_a_settle_by_a_worker_whose_lease_was_taken_over_changes_nothing() {
 #[tokio::test]
 async fn a_lease_further_ahead_than_it_is_long_counts_as_expired() {
     let (db, memory) = (fresh().await, Memory::new());
-    builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap().stop().await;
+    super::stage::register(&db, Partitions::of(1)).await;
     // A day ahead, although it lasts only 30 s: the clock was set back.
     let ahead = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
                  SELECT reader, partition_id, epoch + 1, 0, 1, gen_random_uuid(), now() + interval '1 day', 30000
@@ -216,7 +209,7 @@ async fn a_lease_further_ahead_than_it_is_long_counts_as_expired() {
 #[tokio::test]
 async fn who_inherits_a_crash_gets_the_suspect_alone() {
     let (db, memory) = (fresh().await, Memory::new());
-    builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap().stop().await;
+    super::stage::register(&db, Partitions::of(1)).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
     outbox.enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 5]).await.unwrap();
     let crashed = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)

@@ -89,8 +89,7 @@ async fn a_newer_schema_is_refused_unless_it_says_that_it_is_compatible() {
         .await
         .unwrap();
     migrate(&db.pool).await.unwrap();
-    let memory = Memory::new();
-    builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap().stop().await;
+    super::stage::register(&db, Partitions::of(1)).await;
 
     sqlx::raw_sql("UPDATE posthaste_meta SET least_library = 6").execute(&db.pool).await.unwrap();
     for error in [

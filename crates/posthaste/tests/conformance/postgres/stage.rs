@@ -229,3 +229,9 @@ pub async fn assert_consistent(pool: &PgPool) {
         assert_eq!(count(pool, sql).await, 0, "{what}");
     }
 }
+
+/// Makes the tables and registers queue `q`, as a process does that starts and stops.
+pub async fn register(db: &Db, partitions: posthaste::Partitions) {
+    let handler = Memory::new().handler();
+    builder(db).queue("q", partitions).leased(handler).start().await.expect("it starts").stop().await;
+}

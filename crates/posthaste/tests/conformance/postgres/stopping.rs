@@ -125,7 +125,7 @@ async fn g14_a_running_process_takes_over_at_once_what_another_one_lets_go() {
 #[tokio::test]
 async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said() {
     let (db, memory) = (fresh().await, Memory::new());
-    builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap().stop().await;
+    super::stage::register(&db, Partitions::of(1)).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
     outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
     let dead = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
