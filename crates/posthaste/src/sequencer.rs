@@ -16,6 +16,10 @@ use crate::{
 /// Under load, rows gather for so long between ticks, so that a tick and its commit serve many messages. An idle
 /// sequencer answers at once.
 const GATHER: Duration = Duration::from_millis(3);
+/// So long if the last tick found as many as [`MANY`]: then each tick costs more in acquires and settlements of the
+/// partitions it touches than the wait does.
+const GATHER_MANY: Duration = Duration::from_millis(10);
+const MANY: u64 = 4;
 /// How long to stay away while another process ticks.
 const BUSY: Duration = Duration::from_millis(5);
 /// How long to wait for a database that does not answer.
@@ -28,8 +32,8 @@ pub(crate) struct Sequencer<S> {
     pub(crate) max_inner_iterations: u32,
     pub(crate) channel: NewsChannel,
     pub(crate) open: OpenTransactions,
-    /// When the last tick that found something began.
-    pub(crate) last_find: Option<Instant>,
+    /// When the last tick that found something began, and how much it found.
+    pub(crate) last_find: Option<(Instant, u64)>,
 }
 
 impl<S: Store> WorkerAction for Sequencer<S> {
@@ -40,10 +44,10 @@ impl<S: Store> WorkerAction for Sequencer<S> {
         let mut sequenced = 0;
         for _ in 0..self.max_inner_iterations {
             if let Some(last) = self.last_find {
-                let gathered = last.elapsed();
-                if gathered < GATHER
-                    && cancel.run_until_cancelled(tokio::time::sleep(GATHER - gathered)).await.is_none()
-                {
+                let gathered = last.0.elapsed();
+                let gather = if last.1 >= MANY { GATHER_MANY } else { GATHER };
+                let rest = gather.saturating_sub(gathered);
+                if !rest.is_zero() && cancel.run_until_cancelled(tokio::time::sleep(rest)).await.is_none() {
                     break;
                 }
             }
@@ -71,7 +75,7 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             self.open.forget(|ticket| tick.horizon.has_passed(ticket));
             tick.partitions.iter().for_each(|id| self.wake.sequenced(*id));
             sequenced += tick.taken;
-            self.last_find = (tick.taken > 0).then_some(began);
+            self.last_find = (tick.taken > 0).then_some((began, tick.taken));
             if !tick.has_more && tick.taken < u64::from(self.tuning.batch_size) {
                 return Ok(match self.open.next_look(Instant::now()) {
                     Some(delay) => Directive::Sleep(delay, sequenced),
