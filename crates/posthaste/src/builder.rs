@@ -17,6 +17,7 @@ use crate::{
         DEFAULT_GRACE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS, LONGEST_SILENCE,
     },
     news,
+    outage::Outage,
     outbox::Bell,
     processor::leased::{AnyLeasedHandler, LeasedProcessor, LeasedQueue},
     queue::check_name,
@@ -136,6 +137,9 @@ impl<DB: Backend> OutboxBuilder<DB> {
     }
 
     /// How many processors run at once, in this process; default 4.
+    ///
+    /// The workers have connections of their own, besides the pool's: as many as processors, and three more (for the
+    /// sequencer, for what looks after the rest, and to listen).
     #[must_use]
     pub const fn processors(mut self, most: usize) -> Self {
         self.processors = most;
@@ -204,6 +208,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
         }
 
         let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));
+        let outage = Outage::default();
         // Names this start of this process: whoever holds a lease under another name is somebody else.
         let owner = Uuid::new_v4();
         let (cancel, out_of_grace) = (CancellationToken::new(), CancellationToken::new());
@@ -219,6 +224,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 tuning: sequencer,
                 max_inner_iterations: self.max_inner_iterations,
                 channel,
+                outage: outage.clone(),
                 open: OpenTransactions::default(),
                 last_find: None,
             },
@@ -233,12 +239,17 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 wake: wake.clone(),
                 partition_ids: wake.partition_ids(),
                 owner,
+                outage: outage.clone(),
             },
         );
+        // A processor that nobody wakes is looked after by the reconciler, which asks for all of them at once.
+        crew.ring_every(sequencer.idle_interval, wake.sequencer_bell());
+        crew.ring_every(reconciler.idle_interval.min(processor.idle_interval), wake.reconciler_bell());
         let limit = ConcurrencyLimit::fixed(self.processors);
         for of in &queues {
             for (number, id) in of.queue.partition_ids.iter().enumerate() {
-                let action = LeasedProcessor::new(store.clone(), of, *id, owner, out_of_grace.clone());
+                let action =
+                    LeasedProcessor::new(store.clone(), of, *id, owner, out_of_grace.clone(), outage.clone());
                 let bells: Vec<_> = wake.partition_bell(*id).into_iter().collect();
                 crew.hire(
                     &format!("processor {}/{number}", of.queue.name),
@@ -320,9 +331,18 @@ impl Crew {
         for bell in bells {
             builder = builder.notifier(Arc::clone(bell));
         }
-        let (poke, poker) = poker(tuning.idle_interval.max(Duration::from_millis(1)), self.cancel.clone());
-        self.tasks.spawn(format!("{name}'s poker"), async move { drop(poker.await) });
-        self.tasks.spawn(name, builder.notifier(poke).build(action).run());
+        self.tasks.spawn(name, builder.build(action).run());
+    }
+
+    /// Rings a bell at an interval, in case nobody else does.
+    fn ring_every(&mut self, interval: Duration, bell: Arc<Notify>) {
+        let (poke, _ends_when_cancelled) = poker(interval.max(Duration::from_millis(1)), self.cancel.clone());
+        let cancel = self.cancel.clone();
+        self.tasks.spawn("poker", async move {
+            while cancel.run_until_cancelled(poke.notified()).await.is_some() {
+                bell.notify_one();
+            }
+        });
     }
 }
 

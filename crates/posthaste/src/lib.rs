@@ -44,6 +44,7 @@ mod handler;
 mod limits;
 mod message;
 mod news;
+mod outage;
 mod outbox;
 mod processor;
 mod queue;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use taskward::CancellationToken;
 
 use crate::{
-    sequencer::UNREACHABLE,
+    outage::UNREACHABLE,
     store::{NewsChannel, Store},
     wake::Wake,
 };

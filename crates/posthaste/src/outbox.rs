@@ -213,6 +213,19 @@ impl<DB: Backend> Outbox<DB> {
 
     /// Begins a transaction, runs `work` in it, commits, and tells the workers at once. An error rolls back.
     ///
+    /// ```
+    /// # use posthaste::{EnqueueMessage, Outbox, OutboxError};
+    /// # async fn place(outbox: Outbox<sqlx::Postgres>) -> Result<(), OutboxError> {
+    /// outbox
+    ///     .transaction(async |tx| {
+    ///         // `tx` is a reference: lend it on with `&mut *tx` to use it again.
+    ///         outbox.enqueue(&mut *tx, "orders", EnqueueMessage::new("a chair")).await?;
+    ///         outbox.enqueue(&mut *tx, "mails", EnqueueMessage::new("thank you")).await
+    ///     })
+    ///     .await?;
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// What `work` returns, or what the database says to begin and commit.

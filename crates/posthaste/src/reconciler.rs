@@ -4,11 +4,17 @@ use taskward::{CancellationToken, Directive, WorkerAction};
 
 use uuid::Uuid;
 
-use crate::{OutboxError, sequencer::UNREACHABLE, store::Store, wake::Wake};
+use crate::{
+    OutboxError,
+    outage::{Outage, UNREACHABLE},
+    store::Store,
+    wake::Wake,
+};
 
 pub(crate) struct Reconciler<S> {
     pub(crate) store: S,
     pub(crate) wake: Wake,
+    pub(crate) outage: Outage,
     pub(crate) partition_ids: Vec<i32>,
     /// Whose leases this process takes.
     pub(crate) owner: Uuid,
@@ -20,7 +26,10 @@ impl<S: Store> WorkerAction for Reconciler<S> {
 
     async fn execute(&mut self, _cancel: &CancellationToken) -> Result<Directive, OutboxError> {
         match self.store.waiting(&self.partition_ids, self.owner).await {
-            Err(error) if error.is_retryable() => Ok(Directive::sleep(UNREACHABLE)),
+            Err(error) if error.is_retryable() => {
+                self.outage.noticed("reconciler", &error);
+                Ok(Directive::sleep(UNREACHABLE))
+            }
             waiting => {
                 waiting?.into_iter().for_each(|id| self.wake.sequenced(id));
                 Ok(Directive::idle())

@@ -9,6 +9,7 @@ use taskward::{CancellationToken, Directive, WorkerAction};
 
 use crate::{
     OutboxError, WorkerTuning,
+    outage::{Outage, UNREACHABLE},
     store::{NewsChannel, Store, Ticket},
     wake::Wake,
 };
@@ -22,8 +23,6 @@ const GATHER_MANY: Duration = Duration::from_millis(10);
 const MANY: u64 = 4;
 /// How long to stay away while another process ticks.
 const BUSY: Duration = Duration::from_millis(5);
-/// How long to wait for a database that does not answer.
-pub(crate) const UNREACHABLE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Sequencer<S> {
     pub(crate) store: S,
@@ -31,6 +30,7 @@ pub(crate) struct Sequencer<S> {
     pub(crate) tuning: WorkerTuning,
     pub(crate) max_inner_iterations: u32,
     pub(crate) channel: NewsChannel,
+    pub(crate) outage: Outage,
     pub(crate) open: OpenTransactions,
     /// When the last tick that found something began, and how much it found.
     pub(crate) last_find: Option<(Instant, u64)>,
@@ -55,11 +55,12 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             let began = Instant::now();
             let tick = match self.store.tick(self.channel == NewsChannel::Notified).await {
                 Err(error) if error.is_retryable() => {
-                    tracing::warn!(%error, "the database does not answer the sequencer");
+                    self.outage.noticed("sequencer", &error);
                     return Ok(Directive::Sleep(UNREACHABLE, sequenced));
                 }
                 tick => tick?,
             };
+            self.outage.is_over();
             if tick.needs_recovery {
                 let recovered = self.store.recover().await?;
                 tracing::warn!(

@@ -20,7 +20,7 @@ use crate::{
     batch::{Retry, Verdict},
     error::storable,
     limits::{MAX_REASON, PROCESSOR_SLICE},
-    sequencer::UNREACHABLE,
+    outage::{Outage, UNREACHABLE},
     store::{Acquired, Burial, Claim, Leased, Queue, Settled, Settlement, Store},
 };
 
@@ -60,6 +60,7 @@ pub(crate) struct LeasedProcessor<S> {
     not_before: Option<Instant>,
     /// The grace period is over: a handler that still runs is dropped.
     out_of_grace: CancellationToken,
+    outage: Outage,
 }
 
 /// What a queue's processors have in common.
@@ -86,6 +87,7 @@ impl<S: Store> LeasedProcessor<S> {
         partition_id: i32,
         owner: Uuid,
         out_of_grace: CancellationToken,
+        outage: Outage,
     ) -> Self {
         let poison = Poison::new(of.tuning.batch_size, of.tuning.degradation_threshold);
         let claim = Claim {
@@ -106,6 +108,7 @@ impl<S: Store> LeasedProcessor<S> {
             poison,
             not_before: None,
             out_of_grace,
+            outage,
         }
     }
 
@@ -258,7 +261,7 @@ impl<S: Store> LeasedProcessor<S> {
         loop {
             match self.store.settle(&self.queue, &self.claim, settlement).await {
                 Err(error) if error.is_retryable() && tries < SETTLE_TRIES => {
-                    tracing::warn!(%error, tries, "the database does not answer a settlement");
+                    self.outage.noticed("processor, settling", &error);
                     tokio::time::sleep(UNREACHABLE * tries).await;
                     tries += 1;
                 }
@@ -304,7 +307,7 @@ impl<S: Store> WorkerAction for LeasedProcessor<S> {
         }
         match self.work(cancel).await {
             Err(error) if error.is_retryable() => {
-                tracing::warn!(%error, queue = &*self.queue.name, "the database does not answer a processor");
+                self.outage.noticed("processor", &error);
                 Ok(Directive::Sleep(UNREACHABLE, 0))
             }
             result => result,

@@ -40,7 +40,14 @@ impl<DB: sqlx::Database> Connections<DB> {
         let idle = self.lock().pop();
         let (conn, is_new) = match idle {
             Some(conn) => (conn, false),
-            None => (self.connect().await?, true),
+            None => {
+                let conn = self.connect().await;
+                if conn.is_err() {
+                    // The server may have no room: what we do not use is better used by others.
+                    self.lock().clear();
+                }
+                (conn?, true)
+            }
         };
         Ok((Taken { conn: Some(conn), home: Arc::clone(self), _permit: permit }, is_new))
     }
@@ -95,15 +102,6 @@ impl<DB: sqlx::Database> Taken<DB> {
             self.home.lock().clear();
         }
         result
-    }
-}
-
-impl<DB: sqlx::Database> Taken<DB> {
-    /// Says good-bye, instead of hanging up.
-    pub(crate) async fn close(mut self) {
-        if let Some(conn) = self.conn.take() {
-            conn.close().await.ok();
-        }
     }
 }
 

@@ -1,10 +1,10 @@
 //! Creating and upgrading the tables, and checking that they fit.
 
-use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, Pool, Postgres, Row};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Pool, Postgres, Row};
 use uuid::Uuid;
 
 use super::{PostgresStore, query, statements::Names};
-use crate::{OutboxError, store::Result, store::Tables};
+use crate::{OutboxError, store::Result, store::Tables, store::connections::Connections};
 
 /// In order; the number of a migration is its place, from 1.
 const MIGRATIONS: [&str; 1] = [include_str!("migrations/0001_outbox.sql")];
@@ -17,7 +17,7 @@ const MIGRATION_LOCK: i64 = 0x706f_7374_6861_7374;
 
 /// All of it in one transaction: PostgreSQL's DDL can be rolled back, so a kill at any point leaves nothing half done.
 pub(super) async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
-    let mut conn = pool.connect_options().connect().await?;
+    let mut conn = Connections::new(pool.clone(), 1, super::worker_options).connect().await?;
     // Most of the time there is nothing to do, and then nothing but a read is needed, nor any right but that.
     let mut tx = conn.begin().await?;
     let schema = schema_of(&mut tx, tables).await;

@@ -11,10 +11,11 @@ mod wake;
 use std::{sync::Arc, time::Duration};
 
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, Pool, Postgres,
+    AssertSqlSafe, ConnectOptions, Connection, PgConnection, Pool, Postgres,
     postgres::{PgArguments, PgConnectOptions, PgRow},
     query::Query,
 };
+use tokio::sync::Mutex;
 use uuid::Uuid;
 
 use self::statements::Statements;
@@ -60,12 +61,37 @@ struct Shared {
     /// Names this process among those that notify, so that it does not listen to itself.
     process_id: Uuid,
     connections: Arc<Connections<Postgres>>,
+    /// For notifications, which need nothing of a worker's session.
+    notifier: Mutex<Option<PgConnection>>,
     /// Between us and the server is a pooler that gives each transaction another session: no LISTEN, no session
     /// settings, no prepared statements that last, and each statement in a transaction of its own.
     is_pooled: bool,
 }
 
 impl PostgresStore {
+    async fn open_unlimited(pool: Pool<Postgres>, tables: &Tables, workers: usize) -> Result<Self> {
+        let connections = Arc::new(Connections::new(pool, workers, worker_options));
+        let mut conn = connections.connect().await?;
+        // In one transaction: a pooler may give each its own session.
+        let mut tx = conn.begin().await?;
+        let schema = migrate::schema_of(&mut tx, tables).await?;
+        let outbox_id = migrate::check_version(&mut tx, &schema, tables).await?;
+        tx.commit().await?;
+        conn.close().await.ok();
+        let statements = Statements::render(&schema, tables);
+        let is_pooled = wake::shares_sessions(&connections).await?;
+        Ok(Self {
+            shared: Arc::new(Shared {
+                statements,
+                outbox_id,
+                process_id: Uuid::new_v4(),
+                connections,
+                notifier: Mutex::default(),
+                is_pooled,
+            }),
+        })
+    }
+
     fn sql(&self) -> &Statements {
         &self.shared.statements
     }
@@ -145,7 +171,8 @@ fn worker_options(options: PgConnectOptions) -> PgConnectOptions {
     let name = options
         .get_application_name()
         .map_or_else(|| "posthaste".to_owned(), |name| format!("{name} posthaste"));
-    options.application_name(&name)
+    // A large tick may be slow for good reasons, and its text is long.
+    options.application_name(&name).log_slow_statements(log::LevelFilter::Debug, Duration::from_secs(1))
 }
 
 impl Store for PostgresStore {
@@ -160,25 +187,9 @@ impl Store for PostgresStore {
     }
 
     async fn open(pool: Pool<Postgres>, tables: &Tables, workers: usize) -> Result<Self> {
-        let connections = Arc::new(Connections::new(pool, workers, worker_options));
-        let mut conn = connections.connect().await?;
-        // In one transaction: a pooler may give each its own session.
-        let mut tx = conn.begin().await?;
-        let schema = migrate::schema_of(&mut tx, tables).await?;
-        let outbox_id = migrate::check_version(&mut tx, &schema, tables).await?;
-        tx.commit().await?;
-        conn.close().await.ok();
-        let statements = Statements::render(&schema, tables);
-        let is_pooled = wake::shares_sessions(&connections).await?;
-        Ok(Self {
-            shared: Arc::new(Shared {
-                statements,
-                outbox_id,
-                process_id: Uuid::new_v4(),
-                connections,
-                is_pooled,
-            }),
-        })
+        tokio::time::timeout(ANSWER_LIMIT, Self::open_unlimited(pool, tables, workers))
+            .await
+            .map_err(|_| no_answer())?
     }
 
     async fn check_suitable(&self) -> Result<()> {
@@ -186,7 +197,7 @@ impl Store for PostgresStore {
     }
 
     async fn probe_news_channel(&self) -> Result<NewsChannel> {
-        wake::probe(self).await
+        tokio::time::timeout(ANSWER_LIMIT, wake::probe(self)).await.map_err(|_| no_answer())?
     }
 
     async fn register_queue(&self, name: &str, partitions: Partitions) -> Result<Queue> {
@@ -234,6 +245,9 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
+        if let Some(notifier) = self.shared.notifier.lock().await.take() {
+            notifier.close().await.ok();
+        }
         self.shared.connections.close().await;
     }
 }

@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use crate::{
-    OutboxError,
     limits::LONGEST_SILENCE,
     store::{NewsChannel, Result, Ticket, connections::Connections},
     wake::Wake,
@@ -72,6 +71,8 @@ async fn probe_setting(conn: &mut PgConnection) -> Result<Option<String>> {
 
 /// A listener on a connection of its own.
 async fn listener(store: &PostgresStore) -> Result<PgListener> {
+    // What the server has against us, if anything; the pool would only say that it had to wait.
+    store.shared.connections.connect().await?.close().await.ok();
     let pool = PgPoolOptions::new()
         .max_connections(1)
         .acquire_timeout(CONNECT_LIMIT)
@@ -98,14 +99,18 @@ pub(super) async fn announce_released(store: &PostgresStore, partition_id: i32) 
     notify(store, &format!("sequenced {} {partition_id}", store.shared.process_id.simple())).await
 }
 
-/// By the simple protocol, and on a session that nothing is set in: it may be a pooler's, and others use it next.
+/// By the simple protocol, and on a session that nothing is set in: it may be a pooler's, and others use it next. The
+/// connection is kept for the next time, if the server answered.
 async fn notify(store: &PostgresStore, payload: &str) -> Result<()> {
-    let (mut conn, _) = store.shared.connections.take().await?;
+    let mut kept = store.shared.notifier.lock().await;
+    let mut conn = match kept.take() {
+        Some(conn) => conn,
+        None => store.shared.connections.connect().await?,
+    };
     let sql = AssertSqlSafe(format!("NOTIFY {}, '{payload}'", store.channel()));
-    let sent = timeout(CONNECT_LIMIT, sqlx::raw_sql(sql).execute(&mut *conn)).await;
-    // Not kept: a worker would take it for one that is set up.
-    sent.map_err(|_| super::no_answer())?.map(drop).map_err(OutboxError::from)?;
-    conn.close().await;
+    let sent = timeout(CONNECT_LIMIT, sqlx::raw_sql(sql).execute(&mut conn)).await;
+    sent.map_err(|_| super::no_answer())??;
+    *kept = Some(conn);
     Ok(())
 }
 

@@ -77,3 +77,25 @@ async fn an_idle_process_reads_little_and_writes_nothing() {
     handle.stop().await;
     db.remove().await;
 }
+
+#[tokio::test]
+async fn a_producer_announces_on_one_connection() {
+    let db = fresh().await;
+    super::stage::register(&db, Partitions::of(1)).await;
+    let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
+    // Who announced may be told by the name of its sessions; each has its process.
+    let processes = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%posthaste'";
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..100 {
+        outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+        seen.extend(sqlx::query_scalar::<_, i32>(processes).fetch_all(&db.pool).await.unwrap());
+        tokio::time::sleep(super::stage::millis(15)).await;
+    }
+    assert!(seen.len() <= 3, "{} sessions for 100 announcements", seen.len());
+    drop(outbox);
+    super::stage::eventually("it is closed with the outbox", async || {
+        sqlx::query_scalar::<_, i32>(processes).fetch_all(&db.pool).await.unwrap().is_empty()
+    })
+    .await;
+    db.remove().await;
+}

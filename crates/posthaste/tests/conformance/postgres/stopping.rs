@@ -150,3 +150,24 @@ async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_
     handle.stop().await;
     db.remove().await;
 }
+
+/// A server that takes the connection and says nothing, a half-open balancer for instance.
+#[tokio::test]
+async fn a_server_that_says_nothing_is_an_error_within_seconds() {
+    let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let listening = tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok(connection) = silent.accept().await {
+            held.push(connection);
+        }
+    });
+    let options = sqlx::postgres::PgConnectOptions::new().host("127.0.0.1").port(port).username("nobody");
+    let pool = sqlx::PgPool::connect_lazy_with(options);
+    let asked = Instant::now();
+    let error = super::stage::builder_on(pool.clone()).start().await.unwrap_err();
+    assert!(error.is_retryable(), "{error}");
+    assert!(posthaste::Outbox::connect(pool).await.unwrap_err().is_retryable());
+    assert!(asked.elapsed() < secs(15), "{:?}", asked.elapsed());
+    listening.abort();
+}

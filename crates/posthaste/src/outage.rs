@@ -1,0 +1,48 @@
+//! A database that does not answer is one piece of news, however many workers notice.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use crate::OutboxError;
+
+/// How long to wait for a database that does not answer.
+pub(crate) const UNREACHABLE: Duration = Duration::from_millis(500);
+/// How often to say again that it still does not.
+const REMINDER: Duration = Duration::from_secs(15);
+
+/// Whether the database answers the workers of this process: a warning when it stops to, a reminder now and then, and a
+/// word when it is back.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Outage {
+    /// Since when, and when it was last spoken of.
+    since: Arc<Mutex<Option<(Instant, Instant)>>>,
+}
+
+impl Outage {
+    /// The database did not answer a worker.
+    pub(crate) fn noticed(&self, worker: &str, error: &OutboxError) {
+        let now = Instant::now();
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        match &mut *since {
+            None => {
+                tracing::warn!(worker, %error, "the database does not answer; trying again and again");
+                *since = Some((now, now));
+            }
+            Some((began, spoken)) if now.duration_since(*spoken) >= REMINDER => {
+                tracing::warn!(worker, %error, outage = ?now.duration_since(*began), "the database still does not answer");
+                *spoken = now;
+            }
+            Some(_) => tracing::debug!(worker, %error, "the database does not answer"),
+        }
+    }
+
+    /// The database answered the sequencer, which asks whenever there is anything to ask.
+    pub(crate) fn is_over(&self) {
+        let ended = self.since.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some((began, _)) = ended {
+            tracing::info!(outage = ?began.elapsed(), "the database answers again");
+        }
+    }
+}
