@@ -1,6 +1,7 @@
 //! The producer's side: enqueueing.
 
 use std::{
+    borrow::Cow,
     collections::HashMap,
     sync::{Arc, PoisonError, RwLock},
 };
@@ -171,31 +172,50 @@ impl<DB: Backend> Outbox<DB> {
         let target = conn.into();
         check_name(queue)?;
         messages.iter().try_for_each(|message| message.validate(self.inner.max_payload))?;
-        let enqueued = match target {
-            Target::Connection(conn) => self.enqueue_on(conn, queue, messages).await?,
+        match target {
+            Target::Connection(conn) => {
+                let rows = self.rows(conn, queue, messages).await?;
+                self.enqueue_rows(conn, &rows).await
+            }
             Target::Pool(pool) => {
                 let mut conn = pool.acquire().await?;
-                self.enqueue_on(&mut conn, queue, messages).await?
+                let rows: Vec<_> = self
+                    .rows(&mut conn, queue, messages)
+                    .await?
+                    .into_iter()
+                    .map(NewMessage::into_owned)
+                    .collect();
+                // In a task of its own, which is not dropped half-way: a connection that was dropped inside BEGIN would
+                // be given back poisoned, and what was committed would not be told.
+                let outbox = self.clone();
+                let task = tokio::spawn(async move { outbox.enqueue_rows(&mut conn, &rows).await });
+                task.await.map_err(|_| sqlx::Error::WorkerCrashed)?
             }
-        };
-        if !enqueued.ids.is_empty() {
-            self.inner.bell.enqueued(enqueued.ticket);
         }
-        Ok(enqueued.ids.into_iter().map(OutboxMessageId).collect())
     }
 
-    async fn enqueue_on(
+    /// The messages in their partitions; nothing is written yet.
+    async fn rows<'m>(
         &self,
         conn: &mut DB::Connection,
         queue: &str,
-        messages: &[EnqueueMessage<'_>],
-    ) -> Result<Enqueued, OutboxError> {
+        messages: &'m [EnqueueMessage<'_>],
+    ) -> Result<Vec<NewMessage<'m>>, OutboxError> {
         let queue = self.queue(conn, queue).await?;
-        let rows = messages.iter().map(|message| row(&queue, message)).collect::<Result<Vec<_>, _>>()?;
+        messages.iter().map(|message| row(&queue, message)).collect()
+    }
+
+    async fn enqueue_rows(
+        &self,
+        conn: &mut DB::Connection,
+        rows: &[NewMessage<'_>],
+    ) -> Result<Vec<OutboxMessageId>, OutboxError> {
         if rows.is_empty() {
-            return Ok(Enqueued { ids: Vec::new(), ticket: Ticket(0) });
+            return Ok(Vec::new());
         }
-        self.inner.store.enqueue(conn, &rows).await
+        let Enqueued { ids, ticket } = self.inner.store.enqueue(conn, rows).await?;
+        self.inner.bell.enqueued(ticket);
+        Ok(ids.into_iter().map(OutboxMessageId).collect())
     }
 
     /// A queue, which the database is asked for once.
@@ -264,9 +284,9 @@ fn row<'a>(queue: &Queue, message: &'a EnqueueMessage<'_>) -> Result<NewMessage<
         (!message.headers.is_empty()).then(|| serde_json::to_string(&message.headers)).transpose()?;
     Ok(NewMessage {
         partition_id: *queue.partition_ids.get(place).ok_or_else(out_of_range)?,
-        payload_type: message.payload_type,
-        key: message.key.as_deref(),
+        payload_type: Cow::Borrowed(message.payload_type),
+        key: message.key.as_deref().map(Cow::Borrowed),
         headers,
-        payload: &message.payload,
+        payload: Cow::Borrowed(&message.payload),
     })
 }

@@ -6,7 +6,7 @@ mod tables;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use sqlx::Pool;
 use uuid::Uuid;
@@ -47,11 +47,24 @@ impl Queue {
 /// A validated message on its way in.
 pub(crate) struct NewMessage<'a> {
     pub(crate) partition_id: i32,
-    pub(crate) payload_type: &'a str,
-    pub(crate) key: Option<&'a str>,
+    pub(crate) payload_type: Cow<'a, str>,
+    pub(crate) key: Option<Cow<'a, str>>,
     /// As JSON, if there are any.
     pub(crate) headers: Option<String>,
-    pub(crate) payload: &'a [u8],
+    pub(crate) payload: Cow<'a, [u8]>,
+}
+
+impl NewMessage<'_> {
+    /// The same, for a task that outlives the caller's borrow.
+    pub(crate) fn into_owned(self) -> NewMessage<'static> {
+        NewMessage {
+            partition_id: self.partition_id,
+            payload_type: Cow::Owned(self.payload_type.into_owned()),
+            key: self.key.map(|key| Cow::Owned(key.into_owned())),
+            headers: self.headers,
+            payload: Cow::Owned(self.payload.into_owned()),
+        }
+    }
 }
 
 /// What became of an enqueue.

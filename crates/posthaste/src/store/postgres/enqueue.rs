@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sqlx::{Connection, PgConnection, Row, postgres::PgRow};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, postgres::PgRow};
 
 use super::{PostgresStore, query};
 use crate::{
@@ -35,10 +35,9 @@ pub(super) async fn find_queue(
     if !store.is_pooled() {
         return queue_of(name, &statement.fetch_all(conn).await?);
     }
-    let mut tx = conn.begin().await?;
-    let rows = statement.persistent(false).fetch_all(&mut *tx).await?;
-    tx.commit().await?;
-    queue_of(name, &rows)
+    // By the simple protocol, in which nothing is prepared. A queue's name has no character that could do harm.
+    let sql = store.sql().find_queue.replace("$1", &format!("'{name}'"));
+    queue_of(name, &sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(conn).await?)
 }
 
 fn queue_of(name: &str, rows: &[PgRow]) -> Result<Option<Queue>> {
@@ -96,10 +95,10 @@ async fn enqueue_chunk(
     let rows = query(&store.sql().enqueue)
         .persistent(!store.is_pooled())
         .bind(column(|message| message.partition_id))
-        .bind(messages.iter().map(|message| message.payload_type).collect::<Vec<_>>())
-        .bind(messages.iter().map(|message| message.key).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| &*message.payload_type).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| message.key.as_deref()).collect::<Vec<_>>())
         .bind(messages.iter().map(|message| message.headers.as_deref()).collect::<Vec<_>>())
-        .bind(messages.iter().map(|message| message.payload).collect::<Vec<_>>())
+        .bind(messages.iter().map(|message| &*message.payload).collect::<Vec<_>>())
         .fetch_all(conn)
         .await?;
     let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
