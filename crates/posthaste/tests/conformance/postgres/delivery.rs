@@ -397,3 +397,36 @@ async fn a_tick_reads_no_more_than_is_new_whatever_the_statistics_say() {
     handle.stop().await;
     db.remove().await;
 }
+
+/// Three parts: in one go, or one by one at the sequencer's pace.
+#[tokio::test]
+async fn max_inner_iterations_and_the_sequencers_pace_decide_how_a_backlog_is_sequenced() {
+    const PACE: Duration = Duration::from_secs(3);
+    for (in_one_go, pauses) in [(8, 0_u32), (1, 2)] {
+        let db = fresh().await;
+        super::stage::register(&db, Partitions::of(1)).await;
+        let insert = "INSERT INTO posthaste_incoming (partition_id, payload_type, payload)
+                      SELECT id, 't', '' FROM posthaste_partition, generate_series(1, 49000)";
+        for _ in 0..3 {
+            sqlx::raw_sql(insert).execute(&db.pool).await.unwrap();
+        }
+        let tuning = posthaste::WorkerTuning::sequencer().min_interval(PACE).active_interval(PACE);
+        let outbox =
+            Outbox::builder(db.pool.clone()).sequencer_tuning(tuning).max_inner_iterations(in_one_go);
+        let handle = outbox.start().await.unwrap();
+        let sequenced = "SELECT coalesce(max(last_seq), 0) FROM posthaste_outgoing";
+        super::stage::within(secs(30), "all is sequenced", async || {
+            count(&db.pool, sequenced).await == 147_000
+        })
+        .await;
+        let span = "SELECT (extract(epoch FROM max(sequenced_at) - min(sequenced_at)) * 1000)::bigint FROM posthaste_outgoing";
+        let span = Duration::from_millis(count(&db.pool, span).await.unsigned_abs());
+        assert_eq!(
+            span.as_secs() >= PACE.as_secs() * u64::from(pauses.max(1)),
+            pauses > 0,
+            "{in_one_go}: {span:?}"
+        );
+        handle.stop().await;
+        db.remove().await;
+    }
+}

@@ -293,3 +293,31 @@ async fn a_pool_of_one_is_enough_for_a_producer_inside_its_transaction() {
     pool.close().await;
     db.remove().await;
 }
+
+/// At ever later moments: no connection of the pool is left inside a transaction, and what was begun is whole or not there.
+#[tokio::test]
+async fn calls_that_are_dropped_half_way_leave_the_pool_as_it_was() {
+    let (db, outbox) = producer().await;
+    for step in 0..60_u64 {
+        let moment = std::time::Duration::from_micros(step * 50);
+        let messages = vec![EnqueueMessage::new("x"); 3];
+        tokio::time::timeout(moment, outbox.enqueue_batch(&db.pool, "q", &messages)).await.ok();
+        let pairs = outbox.transaction(async |tx| {
+            outbox.enqueue_batch(&mut *tx, "q", &messages).await?;
+            outbox.enqueue_batch(&mut *tx, "q", &messages).await
+        });
+        tokio::time::timeout(moment, pairs).await.ok().map(Result::unwrap);
+    }
+    let stuck = "SELECT count(*) FROM pg_stat_activity
+                 WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
+    super::stage::eventually("nothing is left open", async || count(&db.pool, stuck).await == 0).await;
+    for _ in 0..20 {
+        let mut tx = db.pool.begin().await.expect("a connection that is not inside a transaction");
+        outbox.enqueue(&mut tx, "q", EnqueueMessage::new("y")).await.unwrap();
+        tx.rollback().await.unwrap();
+    }
+    assert_eq!(count(&db.pool, INCOMING).await % 3, 0, "whole or not there");
+    let rolled_back = "SELECT count(*) FROM posthaste_incoming WHERE payload = 'y'";
+    assert_eq!(count(&db.pool, rolled_back).await, 0);
+    db.remove().await;
+}
