@@ -172,10 +172,16 @@ async fn g7_a_settle_by_a_worker_whose_lease_was_taken_over_changes_nothing() {
         .unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
     memory.has(1).await;
-    // Another worker takes the partition over, as it would after the lease's end, and settles.
+    // Another worker takes the partition over, as it would after the lease's end, and settles; and vacuum trims the chain,
+    // so that the number of the late settlement's link is free again.
     let take_over = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts)
-                     SELECT reader, partition_id, epoch + 1, 1, 0 FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
+                     SELECT reader, partition_id, epoch + n, 1, 0
+                     FROM (SELECT * FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1) c, generate_series(1, 3) AS n";
     sqlx::raw_sql(take_over).execute(&db.pool).await.unwrap();
+    sqlx::raw_sql("DELETE FROM posthaste_cursor WHERE epoch < (SELECT max(epoch) FROM posthaste_cursor)")
+        .execute(&db.pool)
+        .await
+        .unwrap();
     let links = count(&db.pool, "SELECT count(*) FROM posthaste_cursor").await;
     taken_over.send(true).unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("next")).await.unwrap();
