@@ -89,8 +89,11 @@ fn read_in(folder: &Path) -> Result<Vec<Record>> {
 
 pub fn write(records: &[Record]) -> Result<()> {
     let path = Home::permanent_path().join(FILE);
+    let draft = path.with_extension("draft");
     let text = serde_json::to_string_pretty(records).or_cannot(|| "write down the servers".to_owned())?;
-    fs::write(&path, text).or_cannot(|| format!("write {}", path.display()))
+    // Whole or not at all: whoever is killed in the middle must not leave half a file.
+    fs::write(&draft, text).or_cannot(|| format!("write {}", draft.display()))?;
+    fs::rename(&draft, &path).or_cannot(|| format!("write {}", path.display()))
 }
 
 /// Stops every server that was written down anywhere below `folder`.
