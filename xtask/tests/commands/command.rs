@@ -30,6 +30,8 @@ impl World {
         for database in ["POSTGRES", "MARIADB", "MYSQL"] {
             command.env_remove(format!("POSTHASTE_TEST_{database}_URL"));
         }
+        // The servers are counted, and a pooler would be one more.
+        command.env("POSTHASTE_TEST_PGBOUNCER_URL", "postgres://nobody@127.0.0.1:1/none");
         command
     }
 
