@@ -21,19 +21,32 @@ fn stdout(command: &mut Command) -> String {
 }
 
 /// `servers run` with a command that says when it has begun, and then waits for long; and that command's pid.
-fn begin_long_run(world: &World) -> (Child, Pid) {
+fn begin_long_run(world: &World) -> (LongRun, Pid) {
     let script = "echo $$ $POSTHASTE_TEST_POSTGRES_URL; exec sleep 600";
     let mut child = world
         .xtask(&["servers", "run", "--db", "postgres", "--", "sh", "-c", script])
         .stdout(Stdio::piped())
         .spawn()
+        .map(LongRun)
         .expect("xtask runs");
     let mut line = String::new();
-    BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
+    BufReader::new(child.0.stdout.take().expect("a pipe")).read_line(&mut line).expect("a line");
     let (pid, url) = line.split_once(' ').expect("two words");
     assert!(url.starts_with("postgres://"), "{line:?}");
     assert_eq!(world.servers().len(), 1);
     (child, Pid::from_raw(pid.parse().expect("a pid")))
+}
+
+/// Ended with the test, also when that fails.
+struct LongRun(Child);
+
+impl Drop for LongRun {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            send(&self.0, Signal::SIGTERM);
+            self.0.wait().ok();
+        }
+    }
 }
 
 fn send(child: &Child, signal: Signal) {
@@ -104,8 +117,8 @@ fn ctrl_c_and_its_like_leave_nothing_behind() {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         let world = World::new();
         let (mut child, _) = begin_long_run(&world);
-        send(&child, signal);
-        assert_eq!(child.wait().unwrap().code(), Some(130), "{signal}");
+        send(&child.0, signal);
+        assert_eq!(child.0.wait().unwrap().code(), Some(130), "{signal}");
         world.assert_nothing_is_left();
     }
 }
@@ -134,8 +147,8 @@ fn ctrl_c_while_servers_start_leaves_nothing_behind() {
 fn kill_9_takes_the_server_along_and_the_next_run_removes_the_folder() {
     let world = World::new();
     let (mut child, orphan) = begin_long_run(&world);
-    send(&child, Signal::SIGKILL);
-    child.wait().unwrap();
+    send(&child.0, Signal::SIGKILL);
+    child.0.wait().unwrap();
     kill(orphan, Signal::SIGKILL).unwrap();
     let killed = Instant::now();
     while !world.servers().is_empty() {
