@@ -139,17 +139,29 @@ pub(crate) struct Verdict {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Retry {
     pub(crate) reason: String,
-    /// Whether the message behind what is done was tried. Not if the handler settled all it took: then it failed for
-    /// another reason. A handler that takes nothing at all has tried the first message.
-    pub(crate) was_tried: bool,
+    pub(crate) blame: Blame,
+}
+
+/// Which message a retry is blamed on. Only one that was tried and failed is ever given up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Blame {
+    /// The one behind what is done. A handler that takes nothing at all has tried the first message.
+    Message,
+    /// That one or any behind it: they were handled in one call.
+    Call,
+    /// One behind so many that succeeded, but went down with it.
+    Behind(usize),
+    /// None: the handler settled all it took, so it failed for another reason.
+    Nobody,
 }
 
 impl Verdict {
     fn retry(mut taken: Vec<Fate>, reason: String) -> Self {
         let done = taken.iter().position(|fate| *fate == Fate::Unsettled).unwrap_or(taken.len());
         let was_tried = done < taken.len() || taken.is_empty();
+        let blame = if was_tried { Blame::Message } else { Blame::Nobody };
         taken.truncate(done);
-        Self { done, rejected: rejections(taken, None), retry: Some(Retry { reason, was_tried }) }
+        Self { done, rejected: rejections(taken, None), retry: Some(Retry { reason, blame }) }
     }
 }
 

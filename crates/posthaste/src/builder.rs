@@ -11,7 +11,8 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use crate::{
-    LeaseConfig, LeasedHandler, Outbox, OutboxError, OutboxHandle, OutboxProfile, Partitions, WorkerTuning,
+    LeaseConfig, LeasedHandler, Outbox, OutboxError, OutboxHandle, OutboxProfile, Partitions,
+    TransactionalHandler, TransactionalMessageHandler, WorkerTuning,
     handle::RunningCrew,
     limits::{
         DEFAULT_GRACE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS, LONGEST_SILENCE,
@@ -19,7 +20,9 @@ use crate::{
     news,
     outage::Outage,
     outbox::Bell,
-    processor::leased::{AnyLeasedHandler, LeasedProcessor, LeasedQueue},
+    processor::{
+        AnyLeasedHandler, AnyTransactionalHandler, EachMessage, Mode, ProcessedQueue, Processor, Shared, WholeBatch,
+    },
     queue::check_name,
     reconciler::Reconciler,
     sequencer::{OpenTransactions, Sequencer},
@@ -43,15 +46,22 @@ pub struct OutboxBuilder<DB: Backend> {
     max_inner_iterations: u32,
     grace: Duration,
     max_payload: usize,
-    queues: Vec<QueueConfig>,
+    handler_timeout: Option<Duration>,
+    queues: Vec<QueueConfig<DB>>,
 }
 
-struct QueueConfig {
+struct QueueConfig<DB: Backend> {
     name: String,
     partitions: Partitions,
-    handler: Arc<dyn AnyLeasedHandler>,
+    handler: Handler<DB>,
     lease: Option<LeaseConfig>,
+    handler_timeout: Option<Duration>,
     max_attempts: Option<u32>,
+}
+
+enum Handler<DB: Backend> {
+    Leased(Arc<dyn AnyLeasedHandler>),
+    Transactional(Arc<dyn AnyTransactionalHandler<DB>>),
 }
 
 impl<DB: Backend> OutboxBuilder<DB> {
@@ -68,6 +78,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             max_inner_iterations: DEFAULT_MAX_INNER_ITERATIONS,
             grace: DEFAULT_GRACE,
             max_payload: DEFAULT_MAX_PAYLOAD,
+            handler_timeout: None,
             queues: Vec::new(),
         }
     }
@@ -139,7 +150,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
     /// How many processors run at once, in this process; default 4.
     ///
     /// The workers have connections of their own, besides the pool's: as many as processors, and three more (for the
-    /// sequencer, for what looks after the rest, and to listen).
+    /// sequencer, for what looks after the rest, and to listen); and as many again as processors for transactional
+    /// handlers, if there are any.
     #[must_use]
     pub const fn processors(mut self, most: usize) -> Self {
         self.processors = most;
@@ -164,6 +176,14 @@ impl<DB: Backend> OutboxBuilder<DB> {
     #[must_use]
     pub const fn max_payload(mut self, bytes: usize) -> Self {
         self.max_payload = bytes;
+        self
+    }
+
+    /// How long a transactional handler may take for one call; default: as long as its queue's lease. Then it is dropped,
+    /// what it wrote is undone, and its connection closed, which counts as a retry.
+    #[must_use]
+    pub const fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.handler_timeout = Some(timeout);
         self
     }
 
@@ -195,7 +215,9 @@ impl<DB: Backend> OutboxBuilder<DB> {
             <DB::Store as Store>::migrate(&self.pool, &self.tables).await?;
         }
         let connections = self.processors + MAINTENANCE_CONNECTIONS;
-        let store = <DB::Store as Store>::open(self.pool.clone(), &self.tables, connections).await?;
+        let is_transactional = |queue: &QueueConfig<DB>| matches!(queue.handler, Handler::Transactional(_));
+        let handlers = if self.queues.iter().any(is_transactional) { self.processors } else { 0 };
+        let store = <DB::Store as Store>::open(self.pool.clone(), &self.tables, connections, handlers).await?;
         let channel = store.probe_news_channel().await?;
         store.check_suitable().await?;
 
@@ -203,15 +225,25 @@ impl<DB: Backend> OutboxBuilder<DB> {
         for config in self.queues {
             let queue = Arc::new(store.register_queue(&config.name, config.partitions).await?);
             let lease = config.lease.unwrap_or_else(|| LeaseConfig::of(processor.lease_duration));
-            let (handler, max_attempts) = (config.handler, config.max_attempts);
-            queues.push(LeasedQueue { queue, handler, lease, tuning: processor, max_attempts });
+            let timeout = config.handler_timeout.or(self.handler_timeout).unwrap_or(lease.duration);
+            let mode = match config.handler {
+                Handler::Leased(handler) => Mode::Leased(handler),
+                Handler::Transactional(handler) => Mode::Transactional { handler, timeout },
+            };
+            let max_attempts = config.max_attempts;
+            queues.push(Arc::new(ProcessedQueue { queue, mode, lease, tuning: processor, max_attempts }));
         }
 
         let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));
         let outage = Outage::default();
-        // Names this start of this process: whoever holds a lease under another name is somebody else.
-        let owner = Uuid::new_v4();
         let (cancel, out_of_grace) = (CancellationToken::new(), CancellationToken::new());
+        let shared = Shared {
+            store: store.clone(),
+            wake: wake.clone(),
+            owner: Uuid::new_v4(),
+            out_of_grace: out_of_grace.clone(),
+            outage: outage.clone(),
+        };
         let mut crew = Crew { tasks: TaskSet::new(cancel.clone()), cancel };
         crew.hire(
             "sequencer",
@@ -238,7 +270,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 store: store.clone(),
                 wake: wake.clone(),
                 partition_ids: wake.partition_ids(),
-                owner,
+                owner: shared.owner,
                 outage: outage.clone(),
             },
         );
@@ -248,8 +280,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
         let limit = ConcurrencyLimit::fixed(self.processors);
         for of in &queues {
             for (number, id) in of.queue.partition_ids.iter().enumerate() {
-                let action =
-                    LeasedProcessor::new(store.clone(), of, *id, owner, out_of_grace.clone(), outage.clone());
+                let action = Processor::new(Arc::clone(of), *id, shared.clone());
                 let bells: Vec<_> = wake.partition_bell(*id).into_iter().collect();
                 crew.hire(
                     &format!("processor {}/{number}", of.queue.name),
@@ -289,6 +320,9 @@ impl<DB: Backend> OutboxBuilder<DB> {
         }
         for (place, queue) in self.queues.iter().enumerate() {
             check_name(&queue.name)?;
+            if queue.handler_timeout.or(self.handler_timeout).is_some_and(|timeout| timeout.is_zero()) {
+                return refuse(format!("queue {:?}: handler_timeout must not be zero", queue.name));
+            }
             queue.lease.unwrap_or_else(|| LeaseConfig::of(tunings[1].lease_duration)).validate();
             if queue.max_attempts == Some(0) {
                 return refuse(format!("queue {:?}: max_attempts must not be 0", queue.name));
@@ -356,64 +390,101 @@ pub struct QueueBuilder<DB: Backend> {
 impl<DB: Backend> QueueBuilder<DB> {
     /// Handled under a lease, outside any transaction: at least once.
     #[must_use]
-    pub fn leased(mut self, handler: impl LeasedHandler) -> LeasedQueueBuilder<DB> {
-        self.outbox.queues.push(QueueConfig {
-            name: self.name,
-            partitions: self.partitions,
-            handler: Arc::new(handler),
-            lease: None,
-            max_attempts: None,
-        });
-        LeasedQueueBuilder { outbox: self.outbox }
+    pub fn leased(self, handler: impl LeasedHandler) -> LeasedQueueBuilder<DB> {
+        LeasedQueueBuilder { outbox: self.handled(Handler::Leased(Arc::new(handler))) }
+    }
+
+    /// Handled one message at a time, in the transaction that moves the cursor: exactly once.
+    #[must_use]
+    pub fn transactional(self, handler: impl TransactionalMessageHandler<DB>) -> TransactionalQueueBuilder<DB> {
+        let handler = Handler::Transactional(Arc::new(EachMessage(handler)));
+        TransactionalQueueBuilder { outbox: self.handled(handler) }
+    }
+
+    /// Handled a batch at a time, in the transaction that moves the cursor: exactly once.
+    #[must_use]
+    pub fn batch_transactional(self, handler: impl TransactionalHandler<DB>) -> TransactionalQueueBuilder<DB> {
+        let handler = Handler::Transactional(Arc::new(WholeBatch(handler)));
+        TransactionalQueueBuilder { outbox: self.handled(handler) }
+    }
+
+    fn handled(self, handler: Handler<DB>) -> OutboxBuilder<DB> {
+        let Self { mut outbox, name, partitions } = self;
+        let (lease, handler_timeout, max_attempts) = (None, None, None);
+        outbox.queues.push(QueueConfig { name, partitions, handler, lease, handler_timeout, max_attempts });
+        outbox
     }
 }
 
-/// A queue with its handler; its own settings first, then whatever [`OutboxBuilder`] has.
+/// A queue with its leased handler; its own settings first, then whatever [`OutboxBuilder`] has.
 pub struct LeasedQueueBuilder<DB: Backend> {
     outbox: OutboxBuilder<DB>,
 }
 
-impl<DB: Backend> LeasedQueueBuilder<DB> {
-    /// The queue's lease, whatever the tuning says.
+/// A queue with its transactional handler; its own settings first, then whatever [`OutboxBuilder`] has.
+pub struct TransactionalQueueBuilder<DB: Backend> {
+    outbox: OutboxBuilder<DB>,
+}
+
+impl<DB: Backend> TransactionalQueueBuilder<DB> {
+    /// How long the handler may take for one call, whatever the outbox's builder says.
     #[must_use]
-    pub fn lease(mut self, lease: LeaseConfig) -> Self {
-        self.queue_config().lease = Some(lease);
+    pub fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.queue_config().handler_timeout = Some(timeout);
         self
-    }
-
-    /// After so many tries a message becomes a dead letter; default: no limit.
-    #[must_use]
-    pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.queue_config().max_attempts = Some(attempts);
-        self
-    }
-
-    fn queue_config(&mut self) -> &mut QueueConfig {
-        self.outbox.queues.last_mut().expect("`leased` has just added it")
-    }
-
-    /// Adds another queue.
-    #[must_use]
-    pub fn queue(self, name: &str, partitions: Partitions) -> QueueBuilder<DB> {
-        self.outbox.queue(name, partitions)
-    }
-
-    /// The builder of the outbox, for its other settings.
-    #[must_use]
-    pub fn outbox(self) -> OutboxBuilder<DB> {
-        self.outbox
-    }
-
-    /// See [`OutboxBuilder::start`].
-    ///
-    /// # Errors
-    ///
-    /// See [`OutboxBuilder::start`].
-    ///
-    /// # Panics
-    ///
-    /// See [`OutboxBuilder::start`].
-    pub async fn start(self) -> Result<OutboxHandle<DB>, OutboxError> {
-        self.outbox.start().await
     }
 }
+
+/// What queues have in common, whatever their handlers.
+macro_rules! queue_settings {
+    ($builder:ident) => {
+        impl<DB: Backend> $builder<DB> {
+            /// The queue's lease, whatever the tuning says.
+            #[must_use]
+            pub fn lease(mut self, lease: LeaseConfig) -> Self {
+                self.queue_config().lease = Some(lease);
+                self
+            }
+
+            /// After so many tries a message becomes a dead letter; default: no limit. A message that a batch handler
+            /// was given together with others is not given up before it was tried alone.
+            #[must_use]
+            pub fn max_attempts(mut self, attempts: u32) -> Self {
+                self.queue_config().max_attempts = Some(attempts);
+                self
+            }
+
+            fn queue_config(&mut self) -> &mut QueueConfig<DB> {
+                self.outbox.queues.last_mut().expect("this builder was made when it was added")
+            }
+
+            /// Adds another queue.
+            #[must_use]
+            pub fn queue(self, name: &str, partitions: Partitions) -> QueueBuilder<DB> {
+                self.outbox.queue(name, partitions)
+            }
+
+            /// The builder of the outbox, for its other settings.
+            #[must_use]
+            pub fn outbox(self) -> OutboxBuilder<DB> {
+                self.outbox
+            }
+
+            /// See [`OutboxBuilder::start`].
+            ///
+            /// # Errors
+            ///
+            /// See [`OutboxBuilder::start`].
+            ///
+            /// # Panics
+            ///
+            /// See [`OutboxBuilder::start`].
+            pub async fn start(self) -> Result<OutboxHandle<DB>, OutboxError> {
+                self.outbox.start().await
+            }
+        }
+    };
+}
+
+queue_settings!(LeasedQueueBuilder);
+queue_settings!(TransactionalQueueBuilder);

@@ -5,6 +5,7 @@ use std::{fmt::Display, sync::Arc, time::Duration};
 use crate::{
     Batch, OutboxMessage,
     limits::{DEFAULT_LEASE_DURATION, DEFAULT_LEASE_HEADROOM, MAX_LEASE_DURATION},
+    store::Backend,
 };
 
 /// What became of one message.
@@ -112,6 +113,62 @@ async fn each_message<H: LeasedMessageHandler>(handler: &H, batch: &mut Batch<'_
         }
     }
     HandlerResult::Success
+}
+
+/// Handles one message at a time, inside the transaction that moves the cursor: its writes on `conn` and the settlement
+/// commit together or not at all, so each message has its effect exactly once.
+///
+/// ```
+/// use posthaste::{HandlerResult, OutboxMessage, TransactionalMessageHandler};
+/// use sqlx::{PgConnection, Postgres};
+///
+/// struct Audit;
+///
+/// impl TransactionalMessageHandler<Postgres> for Audit {
+///     async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
+///         write_down(conn, msg).await.into()
+///     }
+/// }
+///
+/// async fn write_down(conn: &mut PgConnection, msg: &OutboxMessage) -> Result<(), sqlx::Error> {
+///     let insert = sqlx::query("INSERT INTO audit (message, payload) VALUES ($1, $2)");
+///     insert.bind(msg.id.0).bind(&msg.payload).execute(conn).await?;
+///     Ok(())
+/// }
+/// ```
+pub trait TransactionalMessageHandler<DB: Backend>: Send + Sync + 'static {
+    /// Handles a message, in a savepoint: what it wrote stays if it returns `Success`, and is undone if it returns
+    /// anything else, fails, panics, or takes too long.
+    ///
+    /// It may begin transactions on `conn`, which become savepoints, and enqueue on it. It must not end the transaction
+    /// that it was given.
+    fn handle(
+        &self,
+        conn: &mut DB::Connection,
+        msg: &OutboxMessage,
+    ) -> impl Future<Output = HandlerResult> + Send;
+}
+
+/// Handles a batch, inside the transaction that moves the cursor. See [`TransactionalMessageHandler`].
+pub trait TransactionalHandler<DB: Backend>: Send + Sync + 'static {
+    /// Handles messages, all of one partition and in order, in one savepoint: all of them are done, retried or rejected.
+    fn handle(
+        &self,
+        conn: &mut DB::Connection,
+        msgs: &[OutboxMessage],
+    ) -> impl Future<Output = HandlerResult> + Send;
+}
+
+impl<DB: Backend, H: TransactionalMessageHandler<DB>> TransactionalMessageHandler<DB> for Arc<H> {
+    async fn handle(&self, conn: &mut DB::Connection, msg: &OutboxMessage) -> HandlerResult {
+        (**self).handle(conn, msg).await
+    }
+}
+
+impl<DB: Backend, H: TransactionalHandler<DB>> TransactionalHandler<DB> for Arc<H> {
+    async fn handle(&self, conn: &mut DB::Connection, msgs: &[OutboxMessage]) -> HandlerResult {
+        (**self).handle(conn, msgs).await
+    }
 }
 
 impl<H: LeasedHandler> LeasedHandler for Arc<H> {

@@ -55,11 +55,12 @@ mod tuning;
 mod wake;
 
 pub use batch::Batch;
-pub use builder::{LeasedQueueBuilder, OutboxBuilder, QueueBuilder};
+pub use builder::{LeasedQueueBuilder, OutboxBuilder, QueueBuilder, TransactionalQueueBuilder};
 pub use error::OutboxError;
 pub use handle::OutboxHandle;
 pub use handler::{
     HandlerResult, LeaseConfig, LeasedHandler, LeasedMessageHandler, MessageResult, PerMessageAdapter,
+    TransactionalHandler, TransactionalMessageHandler,
 };
 pub use limits::{
     DEFAULT_GRACE, DEFAULT_LEASE_DURATION, DEFAULT_LEASE_HEADROOM, DEFAULT_MAX_INNER_ITERATIONS,

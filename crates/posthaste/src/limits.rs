@@ -32,6 +32,8 @@ pub const DEFAULT_MAX_INNER_ITERATIONS: u32 = 8;
 /// How long `stop` waits for handlers.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
+/// The most savepoints in one transaction: beyond 64 every other session pays for looking at them.
+pub(crate) const MAX_SAVEPOINTS: u32 = 50;
 /// How long one execution of a processor goes on before it lets others have its permit.
 pub(crate) const PROCESSOR_SLICE: Duration = Duration::from_secs(1);
 /// Nothing relies on a timer longer than this.

@@ -128,7 +128,7 @@ impl<DB: Backend> Outbox<DB> {
     ///
     /// If the tables are not there or do not fit, or the database does not answer.
     pub async fn connect_with(pool: Pool<DB>, tables: &Tables) -> Result<Self, OutboxError> {
-        let store = <DB::Store as Store>::open(pool.clone(), tables, PRODUCER_CONNECTIONS).await?;
+        let store = <DB::Store as Store>::open(pool.clone(), tables, PRODUCER_CONNECTIONS, 0).await?;
         let announcer = Announcer::spawn(store.clone());
         Ok(Self::new(pool, store, HashMap::new(), DEFAULT_MAX_PAYLOAD, Bell::Others(announcer)))
     }

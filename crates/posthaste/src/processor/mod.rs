@@ -1,6 +1,258 @@
 //! The workers that give messages to handlers and settle: one a partition.
+//!
+//! Both modes go the same way: take the lease, then batch after batch until the partition is empty or the slice is over.
+//! They differ in what a batch is: `leased.rs` calls the handler and then settles; `transactional.rs` does both in one
+//! transaction.
 
-pub(crate) mod leased;
+mod leased;
 mod poison;
+mod settlement;
+mod transactional;
 
-pub(crate) use self::poison::Poison;
+use std::{any::Any, sync::Arc, time::Duration};
+
+use taskward::{CancellationToken, Directive, WorkerAction, panic_text};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+pub(crate) use self::{
+    leased::AnyLeasedHandler,
+    poison::Poison,
+    transactional::{AnyTransactionalHandler, EachMessage, WholeBatch},
+};
+use self::settlement::{Decision, Handled, decide};
+use crate::{
+    HandlerResult, LeaseConfig, OutboxError, WorkerTuning,
+    limits::{MAX_SAVEPOINTS, PROCESSOR_SLICE},
+    outage::{Outage, UNREACHABLE},
+    store::{Acquired, Claim, Handling, Leased, Queue, Settled, Settlement, Store},
+    wake::Wake,
+};
+
+/// How often a settlement that the database did not answer is tried again before the messages are given up to
+/// redelivery.
+const SETTLE_TRIES: u32 = 3;
+/// How long to stay away after another worker was faster.
+const RACED: Duration = Duration::from_millis(10);
+
+/// What a queue's processors have in common.
+pub(crate) struct ProcessedQueue<S: Store> {
+    pub(crate) queue: Arc<Queue>,
+    pub(crate) mode: Mode<S>,
+    pub(crate) lease: LeaseConfig,
+    pub(crate) tuning: WorkerTuning,
+    pub(crate) max_attempts: Option<u32>,
+}
+
+/// How the handler is called.
+pub(crate) enum Mode<S: Store> {
+    Leased(Arc<dyn AnyLeasedHandler>),
+    Transactional { handler: Arc<dyn AnyTransactionalHandler<S::Db>>, timeout: Duration },
+}
+
+pub(crate) struct Processor<S: Store> {
+    of: Arc<ProcessedQueue<S>>,
+    partition_id: i32,
+    shared: Shared<S>,
+    claim: Claim,
+    poison: Poison,
+    /// The back-off after a retry: nothing cuts it short.
+    not_before: Option<Instant>,
+}
+
+/// What all processors of a process have in common.
+#[derive(Clone)]
+pub(crate) struct Shared<S> {
+    pub(crate) store: S,
+    pub(crate) wake: Wake,
+    /// Names this start of this process: whoever holds a lease under another name is somebody else.
+    pub(crate) owner: Uuid,
+    /// The grace period is over: a handler that still runs is dropped.
+    pub(crate) out_of_grace: CancellationToken,
+    pub(crate) outage: Outage,
+}
+
+/// The circumstances of a batch.
+struct Turn<'t> {
+    cancel: &'t CancellationToken,
+    slice_ends: Instant,
+    /// The time of a batch under this lease is up then.
+    deadline: Instant,
+}
+
+impl Turn<'_> {
+    fn goes_on(&self) -> bool {
+        !self.cancel.is_cancelled() && Instant::now() < self.slice_ends
+    }
+
+    /// Too late to begin: the process stops, or the batch was so long on its way that its time is up.
+    fn is_over(&self) -> bool {
+        self.cancel.is_cancelled() || Instant::now() >= self.deadline
+    }
+}
+
+impl<S: Store> Processor<S> {
+    pub(crate) fn new(of: Arc<ProcessedQueue<S>>, partition_id: i32, shared: Shared<S>) -> Self {
+        let (is_transactional, most) = match &of.mode {
+            Mode::Transactional { handler, .. } if handler.is_per_message() => (true, MAX_SAVEPOINTS),
+            Mode::Transactional { .. } => (true, u32::MAX),
+            Mode::Leased(_) => (false, u32::MAX),
+        };
+        let poison = Poison::new(of.tuning.batch_size.min(most), of.tuning.degradation_threshold);
+        let claim = Claim {
+            partition_id,
+            owner: shared.owner,
+            lease: of.lease.duration,
+            batch_size: poison.size(),
+            handled_epoch: 0,
+            is_transactional,
+        };
+        Self { of, partition_id, shared, claim, poison, not_before: None }
+    }
+
+    /// Acquires, then handles and settles batch after batch until the partition is empty or the slice is over.
+    async fn work(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
+        let mut handling = None;
+        let result = self.work_on(cancel, &mut handling).await;
+        if let Some(handling) = handling {
+            self.shared.store.give_back(handling).await?;
+        }
+        result
+    }
+
+    async fn work_on(
+        &mut self,
+        cancel: &CancellationToken,
+        handling: &mut Option<Handling<S::Db>>,
+    ) -> Result<Directive<u64>, OutboxError> {
+        let slice_ends = Instant::now() + PROCESSOR_SLICE;
+        let mut done = 0;
+        // Counted from before the acquire: the database's clock started later.
+        let mut asked = Instant::now();
+        let mut leased = match self.acquire().await? {
+            Acquired::Batch(leased) => leased,
+            Acquired::Empty => return Ok(Directive::Idle(0)),
+            Acquired::Held(left) => return Ok(Directive::Sleep(left, 0)),
+            Acquired::Raced => return Ok(Directive::Sleep(RACED, 0)),
+        };
+        loop {
+            let turn = Turn { cancel, slice_ends, deadline: asked + self.of.lease.handler_budget() };
+            let of = Arc::clone(&self.of);
+            let settled = match &of.mode {
+                Mode::Leased(handler) => self.lease(&**handler, &leased, &turn).await?,
+                Mode::Transactional { handler, timeout } => {
+                    self.transact(&**handler, *timeout, handling, &leased, &turn).await?
+                }
+            };
+            asked = settled.asked;
+            if !matches!(settled.outcome, Settled::Lost) {
+                done += u64::try_from(settled.processed_seq - leased.processed_seq).unwrap_or_default();
+            }
+            match settled.outcome {
+                Settled::Next(next) => leased = next,
+                Settled::Released { has_more } => {
+                    if has_more && cancel.is_cancelled() {
+                        self.hand_over().await;
+                    }
+                    return Ok(self.rest(has_more, done));
+                }
+                Settled::Lost => return Ok(Directive::Sleep(RACED, done)),
+            }
+        }
+    }
+
+    async fn acquire(&mut self) -> Result<Acquired, OutboxError> {
+        self.claim.batch_size = self.poison.size();
+        self.shared.store.acquire(&self.of.queue, &self.claim).await
+    }
+
+    /// Others wait for the lease's end; they need not.
+    async fn hand_over(&self) {
+        if let Err(error) = self.shared.store.announce_released(self.partition_id).await {
+            tracing::warn!(%error, "cannot tell other processes that a partition is free");
+        }
+    }
+
+    /// What to do once the lease is let go.
+    fn rest(&self, has_more: bool, done: u64) -> Directive<u64> {
+        match self.not_before {
+            Some(until) => Directive::Sleep(until.saturating_duration_since(Instant::now()), done),
+            None if has_more => Directive::Proceed(done),
+            None => Directive::Idle(done),
+        }
+    }
+
+    fn decide(&self, leased: &Leased, handled: Handled, go_on: bool) -> Decision {
+        decide(leased, handled, go_on, self.poison, &self.of.tuning, self.of.max_attempts)
+    }
+
+    /// Remembers a decision that the database knows of.
+    fn settled(&mut self, decision: &Decision, asked: Instant, outcome: Settled) -> BatchSettled {
+        let Settlement { processed_seq, epoch, .. } = decision.settlement;
+        if matches!(outcome, Settled::Lost) {
+            tracing::warn!(
+                queue = &*self.of.queue.name,
+                partition_id = self.partition_id,
+                epoch,
+                "nothing was settled: the lease was taken over, or an earlier try whose answer was lost had done it",
+            );
+        }
+        self.poison = decision.poison;
+        self.not_before = decision.backoff.and_then(|backoff| Instant::now().checked_add(backoff));
+        BatchSettled { outcome, processed_seq, asked }
+    }
+
+    /// Settles outside any transaction, and does not give up at once if the database does not answer: the handler's work
+    /// is done.
+    async fn settle(&mut self, decision: Decision) -> Result<BatchSettled, OutboxError> {
+        self.claim.batch_size = decision.poison.size();
+        let asked = Instant::now();
+        let mut tries = 1;
+        let outcome = loop {
+            match self.shared.store.settle(&self.of.queue, &self.claim, &decision.settlement).await {
+                Err(error) if error.is_retryable() && tries < SETTLE_TRIES => {
+                    self.shared.outage.noticed("processor, settling", &error);
+                    tokio::time::sleep(UNREACHABLE * tries).await;
+                    tries += 1;
+                }
+                result => break result?,
+            }
+        };
+        Ok(self.settled(&decision, asked, outcome))
+    }
+}
+
+/// A batch that is settled.
+struct BatchSettled {
+    outcome: Settled,
+    processed_seq: i64,
+    /// When the database was asked: the next lease counts from before that.
+    asked: Instant,
+}
+
+/// A panic is a retry with the panic's text.
+fn judged(outcome: Result<HandlerResult, Box<dyn Any + Send>>) -> HandlerResult {
+    outcome.unwrap_or_else(|panic| HandlerResult::Retry { reason: format!("panic: {}", panic_text(&*panic)) })
+}
+
+impl<S: Store> WorkerAction for Processor<S> {
+    type Payload = u64;
+    type Error = OutboxError;
+
+    async fn execute(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
+        if let Some(until) = self.not_before {
+            let left = until.saturating_duration_since(Instant::now());
+            if !left.is_zero() {
+                return Ok(Directive::Sleep(left, 0));
+            }
+            self.not_before = None;
+        }
+        match self.work(cancel).await {
+            Err(error) if error.is_retryable() => {
+                self.shared.outage.noticed("processor", &error);
+                Ok(Directive::Sleep(UNREACHABLE, 0))
+            }
+            result => result,
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! soon comes alone; each success doubles them.
 
 /// The batch size of one partition. Pure.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Poison {
     configured: u32,
     threshold: u32,
@@ -42,6 +42,18 @@ impl Poison {
     pub(crate) fn rejected(&mut self, processed: usize) {
         self.failures = 0;
         self.degrade(processed);
+    }
+
+    /// A message behind `sound` good ones took them down with it: next time they come without it.
+    pub(crate) fn broke_behind(&mut self, sound: usize) {
+        self.failures = self.failures.saturating_add(1);
+        self.degrade(sound);
+    }
+
+    /// Some message of a call is to be given up: each comes alone, until it is found.
+    pub(crate) fn isolate(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+        self.degrade(0);
     }
 
     fn degrade(&mut self, processed: usize) {
@@ -89,13 +101,15 @@ mod tests {
         fn the_size_is_always_allowed(
             configured in 1..1000_u32,
             threshold in 1..5_u32,
-            events in prop::collection::vec((0..3_u8, 0..2000_usize), 0..100),
+            events in prop::collection::vec((0..5_u8, 0..2000_usize), 0..100),
         ) {
             let mut poison = Poison::new(configured, threshold);
             for (event, processed) in events {
                 match event {
                     0 => poison.succeeded(),
                     1 => poison.retried(processed),
+                    2 => poison.broke_behind(processed),
+                    3 => poison.isolate(),
                     _ => poison.rejected(processed),
                 }
                 prop_assert!((1..=configured).contains(&poison.size()));

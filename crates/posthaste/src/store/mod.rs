@@ -8,10 +8,11 @@ pub(crate) mod postgres;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use sqlx::Pool;
+use sqlx::{Pool, Transaction};
 use uuid::Uuid;
 
 pub use self::tables::Tables;
+use self::connections::Taken;
 use crate::{OutboxError, OutboxMessage, Partitions, wake::Wake};
 
 type Result<T, E = OutboxError> = std::result::Result<T, E>;
@@ -120,6 +121,9 @@ pub(crate) struct Claim {
     pub(crate) batch_size: u32,
     /// The last epoch that a handler was called for.
     pub(crate) handled_epoch: i64,
+    /// The handler works in the transaction that settles. Nobody takes over from it while that is open, and what is
+    /// settled is as durable as the role's other commits.
+    pub(crate) is_transactional: bool,
 }
 
 /// A batch under a lease.
@@ -183,6 +187,37 @@ pub(crate) enum Settled {
     Lost,
 }
 
+/// A connection that handlers work on.
+pub(crate) struct Handling<DB: sqlx::Database> {
+    pub(crate) conn: Taken<DB>,
+    /// Its session may have traces of a handler.
+    pub(crate) is_used: bool,
+}
+
+/// What came of beginning a handler's transaction.
+pub(crate) enum Begun<'c, DB: sqlx::Database> {
+    /// The partition is locked, the lease is still ours, and a savepoint is set.
+    Transaction {
+        transaction: Transaction<'c, DB>,
+        /// By which the database knows the session.
+        session: i64,
+    },
+    /// Somebody else has the partition locked.
+    Locked,
+    /// The lease was taken over.
+    Lost,
+}
+
+/// What came of releasing a savepoint, or going back to it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Yes,
+    /// The database refuses what the handler wrote.
+    Refused(String),
+    /// The savepoint is gone: the handler has ended the transaction.
+    TransactionEnded,
+}
+
 /// How workers hear of what other processes did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NewsChannel {
@@ -202,11 +237,13 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     /// The SQL that `migrate` would run on an empty database.
     fn migration_sql(tables: &Tables) -> String;
 
-    /// A store on tables that are there and fit; `workers` is how many connections it may open for workers.
+    /// A store on tables that are there and fit; `workers` is how many connections it may open for workers, `handlers`
+    /// how many for handlers that work in transactions.
     fn open(
         pool: Pool<Self::Db>,
         tables: &Tables,
         workers: usize,
+        handlers: usize,
     ) -> impl Future<Output = Result<Self>> + Send;
 
     /// What only the sequencer needs to be true of the database.
@@ -251,6 +288,49 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         claim: &Claim,
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
+
+    /// A connection for a handler.
+    fn handling(&self) -> impl Future<Output = Result<Handling<Self::Db>>> + Send;
+
+    /// Begins the transaction that a handler works in, and sets a savepoint. The session ends by itself if the process
+    /// is silent for longer than the handler may take, or the lease.
+    fn begin<'c>(
+        &self,
+        handling: &'c mut Handling<Self::Db>,
+        claim: &Claim,
+        epoch: i64,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<Begun<'c, Self::Db>>> + Send;
+
+    /// Releases the savepoint, if no deferred constraint is against it; and sets it again unless this was the last.
+    fn keep(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        is_last: bool,
+    ) -> impl Future<Output = Result<Kept>> + Send;
+
+    /// Goes back to the savepoint; and sets it again unless this was the last.
+    fn undo(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        is_last: bool,
+    ) -> impl Future<Output = Result<Kept>> + Send;
+
+    /// Like [`settle`](Self::settle), in the handler's transaction, which is committed; or rolled back if the lease was
+    /// taken over.
+    fn settle_within(
+        &self,
+        transaction: Transaction<'_, Self::Db>,
+        queue: &Queue,
+        claim: &Claim,
+        settlement: &Settlement,
+    ) -> impl Future<Output = Result<Settled>> + Send;
+
+    /// Ends the session of a handler that was dropped, whatever it is doing; its connection is still open.
+    fn end_session(&self, session: i64) -> impl Future<Output = Result<()>> + Send;
+
+    /// Takes a handler's connection back, with no trace of what the handler did to its session.
+    fn give_back(&self, handling: Handling<Self::Db>) -> impl Future<Output = Result<()>> + Send;
 
     /// Which of these partitions have work that nobody but `owner` holds.
     fn waiting(&self, partition_ids: &[i32], owner: Uuid) -> impl Future<Output = Result<Vec<i32>>> + Send;

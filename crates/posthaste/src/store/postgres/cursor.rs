@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
-use sqlx::{Row, postgres::PgRow};
+use sqlx::{
+    Postgres, Row, Transaction,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
 use uuid::Uuid;
 
 use super::{
-    PostgresStore,
+    PostgresStore, answer,
     batch::{Read, messages},
     query,
 };
@@ -15,6 +19,9 @@ use crate::{
     store::{Acquired, Burial, Claim, Leased, Queue, READER, Result, Settled, Settlement},
 };
 
+/// How long to stay away from a partition that a handler's transaction has locked.
+const LOCKED: Duration = Duration::from_millis(100);
+
 pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim) -> Result<Acquired> {
     let statement = query(&store.sql().acquire)
         .bind(READER)
@@ -22,7 +29,8 @@ pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim)
         .bind(claim.owner)
         .bind(millis(claim.lease))
         .bind(size(claim.batch_size))
-        .bind(claim.handled_epoch);
+        .bind(claim.handled_epoch)
+        .bind(claim.is_transactional);
     let rows = store.fetch(statement).await?;
     let first = rows.first().ok_or_else(|| no_cursor(queue, claim))?;
     let Some(epoch) = first.try_get::<Option<i64>, _>("epoch")? else {
@@ -40,7 +48,8 @@ fn not_acquired(row: &PgRow) -> Result<Acquired> {
         return Ok(Acquired::Empty);
     }
     if !row.try_get::<bool, _>("is_held")? {
-        return Ok(Acquired::Raced);
+        let is_locked: bool = row.try_get("is_locked")?;
+        return Ok(if is_locked { Acquired::Held(LOCKED) } else { Acquired::Raced });
     }
     let left: Option<f64> = row.try_get("seconds_left")?;
     Ok(Acquired::Held(Duration::try_from_secs_f64(left.unwrap_or_default()).unwrap_or_default()))
@@ -52,9 +61,41 @@ pub(super) async fn settle(
     claim: &Claim,
     settlement: &Settlement,
 ) -> Result<Settled> {
+    let rows = store.fetch(settle_statement(store, queue, claim, settlement)).await?;
+    match settled(queue, claim, settlement, &rows)? {
+        Ok(settled) => Ok(settled),
+        Err((epoch, missing)) => Err(incomplete(store, queue, claim, epoch, missing).await),
+    }
+}
+
+pub(super) async fn settle_within(
+    store: &PostgresStore,
+    mut transaction: Transaction<'_, Postgres>,
+    queue: &Queue,
+    claim: &Claim,
+    settlement: &Settlement,
+) -> Result<Settled> {
+    let statement = settle_statement(store, queue, claim, settlement).persistent(!store.is_pooled());
+    let rows = answer(statement.fetch_all(&mut *transaction)).await?;
+    // If a message is missing in the next batch, this one is settled all the same; whoever acquires will find out.
+    let settled =
+        settled(queue, claim, settlement, &rows)?.unwrap_or(Settled::Released { has_more: true });
+    match settled {
+        Settled::Lost => answer(transaction.rollback()).await?,
+        _ => answer(transaction.commit()).await?,
+    }
+    Ok(settled)
+}
+
+fn settle_statement<'q>(
+    store: &PostgresStore,
+    queue: &'q Queue,
+    claim: &Claim,
+    settlement: &'q Settlement,
+) -> Query<'q, Postgres, PgArguments> {
     let burials = &settlement.burials;
     let number = queue.partition_ids.iter().position(|id| *id == claim.partition_id).unwrap_or_default();
-    let statement = query(&store.sql().settle)
+    query(&store.sql().settle)
         .bind(READER)
         .bind(claim.partition_id)
         .bind(claim.owner)
@@ -69,19 +110,24 @@ pub(super) async fn settle(
         .bind(burials.iter().map(|burial| burial.reason.as_str()).collect::<Vec<_>>())
         .bind(burials.iter().map(|Burial { attempts, .. }| count(*attempts)).collect::<Vec<_>>())
         .bind(&*queue.name)
-        .bind(i32::try_from(number).unwrap_or(i32::MAX));
-    let rows = store.fetch(statement).await?;
-    let Some(first) = rows.first() else { return Ok(Settled::Lost) };
+        .bind(i32::try_from(number).unwrap_or(i32::MAX))
+        .bind(!claim.is_transactional)
+}
+
+/// What came of settling; or the epoch of the lease under which a message is missing, and its seq.
+fn settled(
+    queue: &Queue,
+    claim: &Claim,
+    settlement: &Settlement,
+    rows: &[PgRow],
+) -> Result<Result<Settled, (i64, i64)>> {
+    let Some(first) = rows.first() else { return Ok(Ok(Settled::Lost)) };
     if !first.try_get::<bool, _>("goes_on")? {
-        return Ok(Settled::Released {
-            has_more: first.try_get::<i64, _>("head")? > settlement.processed_seq,
-        });
+        let has_more = first.try_get::<i64, _>("head")? > settlement.processed_seq;
+        return Ok(Ok(Settled::Released { has_more }));
     }
     let epoch = first.try_get("epoch")?;
-    match leased(&rows, queue, claim, epoch, None)? {
-        Ok(leased) => Ok(Settled::Next(leased)),
-        Err(missing) => Err(incomplete(store, queue, claim, epoch, missing).await),
-    }
+    Ok(leased(rows, queue, claim, epoch, None)?.map(Settled::Next).map_err(|missing| (epoch, missing)))
 }
 
 /// The batch under a lease that was just taken or renewed; or the seq of the message that is missing in it.

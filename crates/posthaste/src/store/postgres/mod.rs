@@ -6,12 +6,13 @@ mod enqueue;
 mod migrate;
 mod statements;
 mod tick;
+mod transaction;
 mod wake;
 
 use std::{sync::Arc, time::Duration};
 
 use sqlx::{
-    AssertSqlSafe, ConnectOptions, Connection, PgConnection, Pool, Postgres,
+    AssertSqlSafe, ConnectOptions, Connection, PgConnection, Pool, Postgres, Transaction,
     postgres::{PgArguments, PgConnectOptions, PgRow},
     query::Query,
 };
@@ -20,8 +21,8 @@ use uuid::Uuid;
 
 use self::statements::Statements;
 use super::{
-    Acquired, Backend, Claim, Enqueued, NewMessage, NewsChannel, Queue, Result, Settled, Settlement, Store,
-    Tables, Tick, Ticket,
+    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Result, Settled,
+    Settlement, Store, Tables, Tick, Ticket,
     connections::{Connections, Taken},
     sealed,
 };
@@ -61,6 +62,8 @@ struct Shared {
     /// Names this process among those that notify, so that it does not listen to itself.
     process_id: Uuid,
     connections: Arc<Connections<Postgres>>,
+    /// Apart from the workers', whose sessions are set to what our statements need.
+    handler_connections: Arc<Connections<Postgres>>,
     /// For notifications, which need nothing of a worker's session.
     notifier: Mutex<Option<PgConnection>>,
     /// Between us and the server is a pooler that gives each transaction another session: no LISTEN, no session
@@ -69,7 +72,13 @@ struct Shared {
 }
 
 impl PostgresStore {
-    async fn open_unlimited(pool: Pool<Postgres>, tables: &Tables, workers: usize) -> Result<Self> {
+    async fn open_unlimited(
+        pool: Pool<Postgres>,
+        tables: &Tables,
+        workers: usize,
+        handlers: usize,
+    ) -> Result<Self> {
+        let handler_connections = Arc::new(Connections::new(pool.clone(), handlers, worker_options));
         let connections = Arc::new(Connections::new(pool, workers, worker_options));
         let mut conn = connections.connect().await?;
         // In one transaction: a pooler may give each its own session.
@@ -86,6 +95,7 @@ impl PostgresStore {
                 outbox_id,
                 process_id: Uuid::new_v4(),
                 connections,
+                handler_connections,
                 notifier: Mutex::default(),
                 is_pooled,
             }),
@@ -157,6 +167,11 @@ async fn fetch_pooled(
     result
 }
 
+/// What the server answers, if it does.
+async fn answer<T>(asked: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T> {
+    Ok(tokio::time::timeout(ANSWER_LIMIT, asked).await.map_err(|_| no_answer())??)
+}
+
 fn no_answer() -> OutboxError {
     let late = std::io::Error::new(std::io::ErrorKind::TimedOut, "the server does not answer");
     OutboxError::Database(sqlx::Error::Io(late))
@@ -186,8 +201,8 @@ impl Store for PostgresStore {
         migrate::migration_sql(tables)
     }
 
-    async fn open(pool: Pool<Postgres>, tables: &Tables, workers: usize) -> Result<Self> {
-        tokio::time::timeout(ANSWER_LIMIT, Self::open_unlimited(pool, tables, workers))
+    async fn open(pool: Pool<Postgres>, tables: &Tables, workers: usize, handlers: usize) -> Result<Self> {
+        tokio::time::timeout(ANSWER_LIMIT, Self::open_unlimited(pool, tables, workers, handlers))
             .await
             .map_err(|_| no_answer())?
     }
@@ -228,6 +243,46 @@ impl Store for PostgresStore {
         cursor::settle(self, queue, claim, settlement).await
     }
 
+    async fn handling(&self) -> Result<Handling<Postgres>> {
+        transaction::handling(self).await
+    }
+
+    async fn begin<'c>(
+        &self,
+        handling: &'c mut Handling<Postgres>,
+        claim: &Claim,
+        epoch: i64,
+        timeout: Duration,
+    ) -> Result<Begun<'c, Postgres>> {
+        transaction::begin(self, handling, claim, epoch, timeout).await
+    }
+
+    async fn keep(&self, conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
+        transaction::keep(conn, is_last).await
+    }
+
+    async fn undo(&self, conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
+        transaction::undo(conn, is_last).await
+    }
+
+    async fn settle_within(
+        &self,
+        transaction: Transaction<'_, Postgres>,
+        queue: &Queue,
+        claim: &Claim,
+        settlement: &Settlement,
+    ) -> Result<Settled> {
+        cursor::settle_within(self, transaction, queue, claim, settlement).await
+    }
+
+    async fn end_session(&self, session: i64) -> Result<()> {
+        transaction::end_session(self, session).await
+    }
+
+    async fn give_back(&self, handling: Handling<Postgres>) -> Result<()> {
+        transaction::give_back(self, handling).await
+    }
+
     async fn waiting(&self, partition_ids: &[i32], owner: Uuid) -> Result<Vec<i32>> {
         cursor::waiting(self, partition_ids, owner).await
     }
@@ -248,6 +303,7 @@ impl Store for PostgresStore {
         if let Some(notifier) = self.shared.notifier.lock().await.take() {
             notifier.close().await.ok();
         }
+        self.shared.handler_connections.close().await;
         self.shared.connections.close().await;
     }
 }

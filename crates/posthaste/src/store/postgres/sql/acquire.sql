@@ -1,8 +1,11 @@
 -- Takes a partition's lease and reads its first batch, if it is free and something is behind its cursor.
 -- $1 reader, $2 partition, $3 owner, $4 lease in ms, $5 most messages, $6 the last epoch that the owner called its handler
--- for: a link of its own that is another one was only a reply that got lost, and no try
+-- for: a link of its own that is another one was only a reply that got lost, and no try; $7 whether to take the row of the
+-- partition too, which whoever handles in a transaction keeps locked meanwhile: nobody takes over from a handler that is
+-- slow but alive
 -- Writes: cursor, one link; nothing if there is nothing to take. May be lost in a crash: then the lease is taken again.
--- Locks: the link it builds on (KEY SHARE), only if it appends.
+-- Locks: the link it builds on (KEY SHARE) and, if asked for, the partition (NO KEY UPDATE, or nothing is taken); only if
+-- it appends.
 -- Index: cursor and outgoing by their primary keys, newest first; incoming by id.
 -- One row without a message says why nothing was taken, or that messages are missing.
 WITH tip AS MATERIALIZED (
@@ -17,10 +20,16 @@ WITH tip AS MATERIALIZED (
 ), head AS MATERIALIZED (
     SELECT coalesce((SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = $2
                      ORDER BY o.last_seq DESC LIMIT 1), 0) AS seq
+), partition AS MATERIALIZED (
+    SELECT p.id
+    FROM {partition} p, tip, head
+    WHERE p.id = $2 AND $7 AND tip.is_free AND tip.processed_seq < head.seq
+    FOR NO KEY UPDATE OF p SKIP LOCKED
 ), locked AS MATERIALIZED (
     SELECT c.epoch
     FROM {cursor} c JOIN tip ON c.epoch = tip.epoch
     WHERE c.reader = $1 AND c.partition_id = $2 AND tip.is_free AND tip.processed_seq < (SELECT seq FROM head)
+      AND (NOT $7 OR EXISTS (SELECT FROM partition))
     FOR KEY SHARE OF c
 ), link AS (
     INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)
@@ -47,7 +56,7 @@ WITH tip AS MATERIALIZED (
     ) m LEFT JOIN {incoming} i ON i.id = m.id
 )
 SELECT link.epoch, tip.processed_seq, link.attempts, head.seq AS head, tip.owner IS NOT NULL AND NOT tip.is_free AS is_held,
-       tip.seconds_left, tip.last_error,
+       tip.seconds_left, $7 AND NOT EXISTS (SELECT FROM partition) AS is_locked, tip.last_error,
        batch.seq, batch.id, batch.key, batch.headers, batch.payload_type, batch.payload, batch.created_us
 FROM tip CROSS JOIN head LEFT JOIN link ON true LEFT JOIN batch ON true
 ORDER BY batch.seq

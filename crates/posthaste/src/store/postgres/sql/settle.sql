@@ -1,7 +1,9 @@
 -- Moves a partition's cursor, writes dead letters, and either renews the lease and reads the next batch, or lets it go.
 -- $1 reader, $2 partition, $3 owner, $4 epoch, $5 processed_seq, $6 lease in ms, $7 most messages (0: let go),
--- $8 attempts and $9 last error if it lets go, $10-$13 dead letters: ids, seqs, reasons, attempts, $14 queue, $15 number
--- Writes: cursor, dead_letter; nothing if the lease was taken over. May be lost in a crash: then messages come again.
+-- $8 attempts and $9 last error if it lets go, $10-$13 dead letters: ids, seqs, reasons, attempts, $14 queue, $15 number,
+-- $16 whether a crash may lose it
+-- Writes: cursor, dead_letter; nothing if the lease was taken over. In leased mode it may be lost in a crash: then
+-- messages come again. In a handler's transaction, or beside one, the role's own setting decides.
 -- Locks: the link it builds on (KEY SHARE).
 -- Index: cursor and outgoing by their primary keys, newest first; incoming by id.
 -- No row: the lease is somebody else's. One row without a message: it was let go, or messages are missing.
@@ -20,7 +22,7 @@ WITH tip AS MATERIALIZED (
       AND $5 BETWEEN tip.processed_seq AND (SELECT seq FROM head)
     FOR KEY SHARE OF c
 ), next AS MATERIALIZED (
-    SELECT $7 > 0 AND head.seq > $5 AS goes_on, set_config('synchronous_commit', 'off', true) AS setting
+    SELECT $7 > 0 AND head.seq > $5 AS goes_on, CASE WHEN $16 THEN set_config('synchronous_commit', 'off', true) END AS setting
     FROM head, locked
 ), link AS (
     INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)

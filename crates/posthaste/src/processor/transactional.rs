@@ -1,0 +1,283 @@
+//! Transactional mode: the handler's writes and the cursor's move are one transaction, and commit together or not at all.
+//!
+//! The transaction first locks the partition, then looks whether the lease is still ours; the handler works in savepoints;
+//! the settlement is the last statement. Whatever ends the transaction undoes all of it, and is written down as a retry
+//! beside it, guarded by the same epoch: if the commit had succeeded after all, that changes nothing.
+
+use std::{
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
+
+use sqlx::Transaction;
+use taskward::catch_panic;
+use tokio::time::Instant;
+
+use super::{
+    BatchSettled, Processor, Turn, judged,
+    settlement::{Handled, exhausted},
+};
+use crate::{
+    HandlerResult, OutboxError, OutboxMessage, TransactionalHandler, TransactionalMessageHandler,
+    batch::{Blame, Retry, Verdict},
+    store::{Backend, Begun, Handling, Kept, Leased, Settled, Store},
+};
+
+/// A handler behind a pointer.
+pub(crate) trait AnyTransactionalHandler<DB: Backend>: Send + Sync {
+    /// Whether each message has a call, and a savepoint, of its own.
+    fn is_per_message(&self) -> bool;
+
+    fn handle<'a>(
+        &'a self,
+        conn: &'a mut DB::Connection,
+        messages: &'a [OutboxMessage],
+    ) -> Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>>;
+}
+
+/// Calls a handler for each message.
+pub(crate) struct EachMessage<H>(pub(crate) H);
+/// Calls a handler for a whole batch.
+pub(crate) struct WholeBatch<H>(pub(crate) H);
+
+impl<DB: Backend, H: TransactionalMessageHandler<DB>> AnyTransactionalHandler<DB> for EachMessage<H> {
+    fn is_per_message(&self) -> bool {
+        true
+    }
+
+    fn handle<'a>(
+        &'a self,
+        conn: &'a mut DB::Connection,
+        messages: &'a [OutboxMessage],
+    ) -> Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>> {
+        match messages {
+            [message] => Box::pin(self.0.handle(conn, message)),
+            _ => unreachable!("a call is for one message"),
+        }
+    }
+}
+
+impl<DB: Backend, H: TransactionalHandler<DB>> AnyTransactionalHandler<DB> for WholeBatch<H> {
+    fn is_per_message(&self) -> bool {
+        false
+    }
+
+    fn handle<'a>(
+        &'a self,
+        conn: &'a mut DB::Connection,
+        messages: &'a [OutboxMessage],
+    ) -> Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>> {
+        Box::pin(self.0.handle(conn, messages))
+    }
+}
+
+/// How a handler is called.
+struct Call<'h, DB: Backend> {
+    handler: &'h dyn AnyTransactionalHandler<DB>,
+    timeout: Duration,
+    /// By which the database knows the session that the handler works in.
+    session: i64,
+}
+
+/// What became of the messages of one call.
+enum Fate {
+    Done,
+    Retried(String),
+    Rejected(String),
+}
+
+/// Why a transaction is lost, and all that was done in it.
+enum Broken {
+    Failed(String),
+    /// The process stops.
+    Stopped,
+}
+
+impl<S: Store> Processor<S> {
+    /// Handles a batch and settles it, in one transaction.
+    pub(super) async fn transact(
+        &mut self,
+        handler: &dyn AnyTransactionalHandler<S::Db>,
+        timeout: Duration,
+        kept: &mut Option<Handling<S::Db>>,
+        leased: &Leased,
+        turn: &Turn<'_>,
+    ) -> Result<BatchSettled, OutboxError> {
+        if let Some(verdict) = exhausted(leased, self.of.max_attempts) {
+            let decision = self.decide(leased, Handled::judged(verdict), turn.goes_on());
+            return self.settle(decision).await;
+        }
+        if turn.is_over() {
+            let decision = self.decide(leased, abandoned(), false);
+            return self.settle(decision).await;
+        }
+        let mut handling = match kept.take() {
+            Some(handling) => handling,
+            None => self.shared.store.handling().await?,
+        };
+        let lost = match self.transact_on(&mut handling, handler, timeout, leased, turn).await? {
+            Ok(settled) => {
+                *kept = Some(handling);
+                return Ok(settled);
+            }
+            Err(lost) => lost,
+        };
+        // Closed: nobody knows what its session is like.
+        drop(handling);
+        let decision = self.decide(leased, lost, false);
+        self.settle(decision).await
+    }
+
+    /// The same on a connection; an inner error if the transaction is lost.
+    async fn transact_on(
+        &mut self,
+        handling: &mut Handling<S::Db>,
+        handler: &dyn AnyTransactionalHandler<S::Db>,
+        timeout: Duration,
+        leased: &Leased,
+        turn: &Turn<'_>,
+    ) -> Result<Result<BatchSettled, Handled>, OutboxError> {
+        let (store, of) = (self.shared.store.clone(), Arc::clone(&self.of));
+        let begun = store.begin(handling, &self.claim, leased.epoch, timeout).await?;
+        let Begun::Transaction { mut transaction, session } = begun else {
+            // Not ours any more; or locked by whoever is about to find out that it is not theirs.
+            let (outcome, asked) = (Settled::Lost, Instant::now());
+            return Ok(Ok(BatchSettled { outcome, processed_seq: leased.processed_seq, asked }));
+        };
+        self.claim.handled_epoch = leased.epoch;
+        let call = Call { handler, timeout, session };
+        let handled = match self.call_in(&mut transaction, &call, leased, turn).await {
+            Ok(handled) => handled,
+            Err(lost) => return Ok(Err(lost)),
+        };
+        let decision = self.decide(leased, handled, turn.goes_on());
+        self.claim.batch_size = decision.poison.size();
+        let asked = Instant::now();
+        Ok(match store.settle_within(transaction, &of.queue, &self.claim, &decision.settlement).await {
+            Ok(outcome) => Ok(self.settled(&decision, asked, outcome)),
+            Err(error) => {
+                let blame = if leased.messages.len() == 1 { Blame::Message } else { Blame::Call };
+                Err(lost(format!("the transaction could not be committed: {error}"), blame))
+            }
+        })
+    }
+
+    /// Calls the handler until all is handled, something must come again, or there is no more time; an error if the
+    /// transaction is lost.
+    async fn call_in(
+        &self,
+        transaction: &mut Transaction<'_, S::Db>,
+        call: &Call<'_, S::Db>,
+        leased: &Leased,
+        turn: &Turn<'_>,
+    ) -> Result<Handled, Handled> {
+        let is_per_message = call.handler.is_per_message();
+        let size = if is_per_message { 1 } else { leased.messages.len() };
+        let calls = leased.messages.chunks(size.max(1));
+        let last = calls.len().saturating_sub(1);
+        let mut verdict = Verdict { done: 0, rejected: Vec::new(), retry: None };
+        for (place, messages) in calls.enumerate() {
+            let blame = if messages.len() == 1 { Blame::Message } else { Blame::Call };
+            let attempt = self.attempt(transaction, call, messages, place == last, turn).await;
+            let (fate, is_last) = attempt.map_err(|broken| match broken {
+                Broken::Failed(reason) if place > 0 => lost(reason, Blame::Behind(place)),
+                Broken::Failed(reason) => lost(reason, blame),
+                Broken::Stopped => abandoned(),
+            })?;
+            match fate {
+                Fate::Done => verdict.done += messages.len(),
+                Fate::Retried(reason) => verdict.retry = Some(Retry { reason, blame }),
+                Fate::Rejected(reason) => {
+                    let places = verdict.done..verdict.done + messages.len();
+                    verdict.done = places.end;
+                    verdict.rejected.extend(places.map(|place| (place, reason.clone())));
+                }
+            }
+            if is_last {
+                break;
+            }
+        }
+        Ok(Handled::judged(verdict))
+    }
+
+    /// Calls the handler in a savepoint, which is released or gone back to; and whether it was the last call.
+    async fn attempt(
+        &self,
+        transaction: &mut Transaction<'_, S::Db>,
+        call: &Call<'_, S::Db>,
+        messages: &[OutboxMessage],
+        is_last: bool,
+        turn: &Turn<'_>,
+    ) -> Result<(Fate, bool), Broken> {
+        let result = self.outcome(transaction, call, messages).await?;
+        let is_last = is_last || turn.is_over();
+        let store = &self.shared.store;
+        let fate = match result {
+            HandlerResult::Retry { reason } => Fate::Retried(reason),
+            HandlerResult::Reject { reason } => Fate::Rejected(reason),
+            HandlerResult::Success => match store.keep(transaction, is_last).await {
+                Ok(Kept::Yes) => return Ok((Fate::Done, is_last)),
+                Ok(Kept::Refused(why)) => Fate::Retried(format!(
+                    "the handler returned Success, but what it wrote cannot be kept: {why}"
+                )),
+                Ok(Kept::TransactionEnded) => return Err(self.ended()),
+                Err(error) => return Err(Broken::Failed(error.to_string())),
+            },
+        };
+        let is_last = is_last || matches!(fate, Fate::Retried(_));
+        let why = match store.undo(transaction, is_last).await {
+            Ok(Kept::Yes) => return Ok((fate, is_last)),
+            Ok(Kept::TransactionEnded) => return Err(self.ended()),
+            Ok(Kept::Refused(why)) => why,
+            Err(error) => error.to_string(),
+        };
+        Err(Broken::Failed(match fate {
+            Fate::Retried(reason) | Fate::Rejected(reason) => format!("{reason} (and then: {why})"),
+            Fate::Done => why,
+        }))
+    }
+
+    /// What the handler returns, unless it must be dropped. Then its session is ended: it may be in the middle of a
+    /// statement, and has the partition locked.
+    async fn outcome(
+        &self,
+        transaction: &mut Transaction<'_, S::Db>,
+        call: &Call<'_, S::Db>,
+        messages: &[OutboxMessage],
+    ) -> Result<HandlerResult, Broken> {
+        let broken = {
+            let handling = pin!(catch_panic(async { call.handler.handle(transaction, messages).await }));
+            tokio::select! {
+                biased;
+                outcome = handling => return Ok(judged(outcome)),
+                () = self.shared.out_of_grace.cancelled() => Broken::Stopped,
+                () = tokio::time::sleep(call.timeout) => {
+                    Broken::Failed(format!("the handler took longer than its timeout of {:?}", call.timeout))
+                }
+            }
+        };
+        if let Err(error) = self.shared.store.end_session(call.session).await {
+            tracing::warn!(%error, "cannot end the session of a handler that was dropped: it ends by itself later");
+        }
+        Err(broken)
+    }
+
+    /// Says loudly that a handler did what no handler must.
+    fn ended(&self) -> Broken {
+        let text = "the handler ended the transaction that it was given (COMMIT or ROLLBACK): what it wrote is not part \
+                    of the settlement";
+        tracing::error!(queue = &*self.of.queue.name, partition_id = self.partition_id, "{text}");
+        Broken::Failed(text.to_owned())
+    }
+}
+
+/// All that was done is undone, and comes again.
+fn lost(reason: String, blame: Blame) -> Handled {
+    Handled::judged(Verdict { done: 0, rejected: Vec::new(), retry: Some(Retry { reason, blame }) })
+}
+
+/// All that was done is undone, and nobody is to blame.
+fn abandoned() -> Handled {
+    Handled::abandoned(Verdict { done: 0, rejected: Vec::new(), retry: None })
+}

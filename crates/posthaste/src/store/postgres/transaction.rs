@@ -1,0 +1,123 @@
+//! The transaction that a handler works in: the partition's lock, savepoints, the settlement, the commit.
+//!
+//! It is begun through sqlx, so that a handler which begins a transaction of its own on its connection gets a savepoint.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Row};
+use uuid::Uuid;
+
+use super::{PostgresStore, answer, query};
+use crate::{
+    OutboxError,
+    store::{Begun, Claim, Handling, Kept, Result},
+};
+
+/// How our own statements are planned, as in the sessions of the other workers; a handler's are planned as it is used to.
+const PLANNED_OUR_WAY: &str = "SET LOCAL lock_timeout = 0; SET LOCAL enable_seqscan = off; \
+     SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
+     SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_generic_plan";
+const PLANNED_AS_USUAL: &str = "SET LOCAL lock_timeout TO DEFAULT; SET LOCAL enable_seqscan TO DEFAULT; \
+     SET LOCAL enable_bitmapscan TO DEFAULT; SET LOCAL enable_hashjoin TO DEFAULT; \
+     SET LOCAL enable_mergejoin TO DEFAULT; SET LOCAL jit TO DEFAULT; SET LOCAL plan_cache_mode TO DEFAULT";
+
+/// What a handler may have left behind in its session; `DISCARD ALL` would take sqlx's prepared statements away too.
+const FORGET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; \
+     SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
+
+/// Fires what is deferred and takes back that it was fired: a constraint that fails blames this message, and for the next
+/// one, constraints are as deferred as they were.
+const CHECK: &str = "SAVEPOINT posthaste_check; SET CONSTRAINTS ALL IMMEDIATE; \
+     ROLLBACK TO SAVEPOINT posthaste_check; RELEASE SAVEPOINT posthaste_check";
+/// The same where no handler follows.
+const LAST_CHECK: &str = "SET CONSTRAINTS ALL IMMEDIATE";
+
+/// How much longer than its handler a session may stay silent: then its process is frozen, or gone.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// No savepoint of that name; or no transaction at all.
+const ENDED: [&str; 2] = ["3B001", "25P01"];
+
+/// A connection for handlers, with nothing set in its session.
+pub(super) async fn handling(store: &PostgresStore) -> Result<Handling<Postgres>> {
+    let (conn, _) = store.shared.handler_connections.take().await?;
+    Ok(Handling { conn, is_used: false })
+}
+
+pub(super) async fn begin<'c>(
+    store: &PostgresStore,
+    handling: &'c mut Handling<Postgres>,
+    claim: &Claim,
+    epoch: i64,
+    timeout: Duration,
+) -> Result<Begun<'c, Postgres>> {
+    let limit = (timeout.max(claim.lease) + SILENCE).as_millis().min(i32::MAX.cast_unsigned().into());
+    let forget = if handling.is_used && !store.is_pooled() { FORGET } else { "" };
+    let begin = format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {forget}; {PLANNED_OUR_WAY}; \
+         SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}"
+    );
+    let mut transaction = answer(handling.conn.begin_with(AssertSqlSafe(begin))).await?;
+    handling.is_used = true;
+    let lock = store.sql().lock.replace("{number}", &claim.partition_id.to_string());
+    let lock = format!("{lock}; {PLANNED_AS_USUAL}; SAVEPOINT posthaste");
+    let rows = answer(sqlx::raw_sql(AssertSqlSafe(lock)).fetch_all(&mut *transaction)).await?;
+    let [locked, newest] = &rows[..] else {
+        answer(transaction.rollback()).await?;
+        return Ok(Begun::Locked);
+    };
+    let is_mine = newest.try_get::<i64, _>("epoch")? == epoch
+        && newest.try_get::<Option<Uuid>, _>("owner")? == Some(claim.owner);
+    if !is_mine {
+        answer(transaction.rollback()).await?;
+        return Ok(Begun::Lost);
+    }
+    Ok(Begun::Transaction { transaction, session: locked.try_get::<i32, _>("session")?.into() })
+}
+
+/// The handler is content with what it wrote; is the database?
+pub(super) async fn keep(conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
+    let next = if is_last {
+        format!("{LAST_CHECK}; RELEASE SAVEPOINT posthaste; {PLANNED_OUR_WAY}")
+    } else {
+        format!("{CHECK}; RELEASE SAVEPOINT posthaste; SAVEPOINT posthaste")
+    };
+    // As long as deferred triggers may take.
+    kept(sqlx::raw_sql(AssertSqlSafe(next)).execute(conn).await)
+}
+
+/// Takes back what the handler wrote.
+pub(super) async fn undo(conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
+    let then = if is_last { PLANNED_OUR_WAY } else { "SAVEPOINT posthaste" };
+    let undo =
+        format!("ROLLBACK TO SAVEPOINT posthaste; RELEASE SAVEPOINT posthaste; {then}");
+    kept(answer(sqlx::raw_sql(AssertSqlSafe(undo)).execute(conn)).await)
+}
+
+fn kept<T>(result: Result<T, impl Into<OutboxError>>) -> Result<Kept> {
+    let Err(error) = result else { return Ok(Kept::Yes) };
+    let error = error.into();
+    match error.code().as_deref() {
+        Some(code) if ENDED.contains(&code) => Ok(Kept::TransactionEnded),
+        Some(_) if error.leaves_connection_usable() => Ok(Kept::Refused(error.to_string())),
+        _ => Err(error),
+    }
+}
+
+/// Ends a session whose handler was dropped: it may be in the middle of a statement. Its connection must still be open, so
+/// that the number is nobody else's.
+pub(super) async fn end_session(store: &PostgresStore, session: i64) -> Result<()> {
+    let sql = "SELECT pg_terminate_backend($1::bigint::integer)".into();
+    store.fetch(query(&sql).bind(session)).await.map(drop)
+}
+
+/// Gives a connection back, as if no handler had used it.
+pub(super) async fn give_back(store: &PostgresStore, mut handling: Handling<Postgres>) -> Result<()> {
+    let forgotten = if store.is_pooled() || !handling.is_used {
+        Ok(())
+    } else {
+        answer(sqlx::raw_sql(FORGET).execute(&mut *handling.conn)).await.map(drop)
+    };
+    handling.conn.keep_if_usable(forgotten)
+}
+
