@@ -7,7 +7,7 @@ use taskward::{
     BackoffConfig, Bulkhead, BulkheadConfig, CancellationToken, ConcurrencyLimit, ErrorPolicy, PanicPolicy,
     TaskSet, TracingListener, WorkerAction, WorkerBuilder, poker,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use uuid::Uuid;
 
 use crate::{
@@ -15,23 +15,24 @@ use crate::{
     TransactionalHandler, TransactionalMessageHandler, WorkerTuning,
     handle::RunningCrew,
     limits::{
-        DEFAULT_GRACE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS, LONGEST_SILENCE,
+        DEFAULT_GRACE, DEFAULT_GUARANTEED_MAINTENANCE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD,
+        DEFAULT_PROCESSORS, DEFAULT_SHARED_MAINTENANCE, DEFAULT_STATS_INTERVAL, LONGEST_SILENCE,
     },
     news,
     outage::Outage,
     outbox::Bell,
     processor::{
-        AnyLeasedHandler, AnyTransactionalHandler, EachMessage, Mode, ProcessedQueue, Processor, Shared, WholeBatch,
+        AnyLeasedHandler, AnyTransactionalHandler, EachMessage, Mode, ProcessedQueue, Processor, Shared,
+        WholeBatch,
     },
     queue::check_name,
     reconciler::Reconciler,
     sequencer::{OpenTransactions, Sequencer},
+    stats::{Counter, Counters},
     store::{Backend, Queue, Store, Tables},
+    vacuum::{Vacuum, Waste},
     wake::Wake,
 };
-
-/// Connections besides the processors': for the sequencer, and for whatever looks after the rest.
-const MAINTENANCE_CONNECTIONS: usize = 2;
 
 /// Puts an outbox with workers together. Made by [`Outbox::builder`].
 pub struct OutboxBuilder<DB: Backend> {
@@ -41,8 +42,12 @@ pub struct OutboxBuilder<DB: Backend> {
     profile: OutboxProfile,
     sequencer: Option<WorkerTuning>,
     processor: Option<WorkerTuning>,
+    vacuum: Option<WorkerTuning>,
     reconciler: Option<WorkerTuning>,
     processors: usize,
+    guaranteed_maintenance: usize,
+    shared_maintenance: usize,
+    stats_interval: Duration,
     max_inner_iterations: u32,
     grace: Duration,
     max_payload: usize,
@@ -73,8 +78,12 @@ impl<DB: Backend> OutboxBuilder<DB> {
             profile: OutboxProfile::default(),
             sequencer: None,
             processor: None,
+            vacuum: None,
             reconciler: None,
             processors: DEFAULT_PROCESSORS,
+            guaranteed_maintenance: DEFAULT_GUARANTEED_MAINTENANCE,
+            shared_maintenance: DEFAULT_SHARED_MAINTENANCE,
+            stats_interval: DEFAULT_STATS_INTERVAL,
             max_inner_iterations: DEFAULT_MAX_INNER_ITERATIONS,
             grace: DEFAULT_GRACE,
             max_payload: DEFAULT_MAX_PAYLOAD,
@@ -140,6 +149,13 @@ impl<DB: Backend> OutboxBuilder<DB> {
         self
     }
 
+    /// The vacuum's tuning, whatever the profile says.
+    #[must_use]
+    pub const fn vacuum_tuning(mut self, tuning: WorkerTuning) -> Self {
+        self.vacuum = Some(tuning);
+        self
+    }
+
     /// The reconciler's tuning, whatever the profile says.
     #[must_use]
     pub const fn reconciler_tuning(mut self, tuning: WorkerTuning) -> Self {
@@ -149,12 +165,28 @@ impl<DB: Backend> OutboxBuilder<DB> {
 
     /// How many processors run at once, in this process; default 4.
     ///
-    /// The workers have connections of their own, besides the pool's: as many as processors, and three more (for the
-    /// sequencer, for what looks after the rest, and to listen); and as many again as processors for transactional
-    /// handlers, if there are any.
+    /// The workers have connections of their own, besides the pool's: as many as processors and permits for
+    /// [`maintenance`](Self::maintenance), and one to listen; and as many again as processors for transactional handlers,
+    /// if there are any. They are opened when they are needed.
     #[must_use]
     pub const fn processors(mut self, most: usize) -> Self {
         self.processors = most;
+        self
+    }
+
+    /// How many of the workers that look after the rest run at once: `guaranteed` permits are for the sequencer alone,
+    /// `shared` ones for it, the vacuum and the reconciler; default 2 and 1. With no guaranteed permit they take turns.
+    #[must_use]
+    pub const fn maintenance(mut self, guaranteed: usize, shared: usize) -> Self {
+        self.guaranteed_maintenance = guaranteed;
+        self.shared_maintenance = shared;
+        self
+    }
+
+    /// How often to log what the workers did; default 60 s, zero switches it off.
+    #[must_use]
+    pub const fn stats_interval(mut self, interval: Duration) -> Self {
+        self.stats_interval = interval;
         self
     }
 
@@ -204,23 +236,25 @@ impl<DB: Backend> OutboxBuilder<DB> {
     ///
     /// If a tuning or a lease is not valid; the message names the field.
     pub async fn start(self) -> Result<OutboxHandle<DB>, OutboxError> {
-        let (sequencer, processor) = (
-            self.sequencer.unwrap_or(self.profile.sequencer),
-            self.processor.unwrap_or(self.profile.processor),
-        );
+        let sequencer = self.sequencer.unwrap_or(self.profile.sequencer);
+        let processor = self.processor.unwrap_or(self.profile.processor);
+        let vacuum = self.vacuum.unwrap_or(self.profile.vacuum);
         let reconciler = self.reconciler.unwrap_or(self.profile.reconciler);
-        self.check(&[sequencer, processor, reconciler])?;
+        self.check(&[sequencer, processor, vacuum, reconciler])?;
 
         if self.migrates {
             <DB::Store as Store>::migrate(&self.pool, &self.tables).await?;
         }
-        let connections = self.processors + MAINTENANCE_CONNECTIONS;
+        let connections = self.processors + self.guaranteed_maintenance + self.shared_maintenance;
         let is_transactional = |queue: &QueueConfig<DB>| matches!(queue.handler, Handler::Transactional(_));
         let handlers = if self.queues.iter().any(is_transactional) { self.processors } else { 0 };
-        let store = <DB::Store as Store>::open(self.pool.clone(), &self.tables, connections, handlers).await?;
+        let store =
+            <DB::Store as Store>::open(self.pool.clone(), &self.tables, connections, handlers).await?;
         let channel = store.probe_news_channel().await?;
         store.check_suitable().await?;
 
+        // A tuning that was given is not changed behind anybody's back.
+        let adapts = self.profile.adapts && self.processor.is_none();
         let mut queues = Vec::new();
         for config in self.queues {
             let queue = Arc::new(store.register_queue(&config.name, config.partitions).await?);
@@ -231,28 +265,34 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 Handler::Transactional(handler) => Mode::Transactional { handler, timeout },
             };
             let max_attempts = config.max_attempts;
-            queues.push(Arc::new(ProcessedQueue { queue, mode, lease, tuning: processor, max_attempts }));
+            let tuning = processor;
+            queues.push(Arc::new(ProcessedQueue { queue, mode, lease, tuning, max_attempts, adapts }));
         }
 
         let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));
         let outage = Outage::default();
         let (cancel, out_of_grace) = (CancellationToken::new(), CancellationToken::new());
+        let (waste, counters) = (Waste::new(&vacuum), Counters::default());
         let shared = Shared {
             store: store.clone(),
-            wake: wake.clone(),
+            waste: waste.clone(),
             owner: Uuid::new_v4(),
             out_of_grace: out_of_grace.clone(),
             outage: outage.clone(),
         };
         let mut crew = Crew { tasks: TaskSet::new(cancel.clone()), cancel };
+        let shared_permits = Arc::new(Semaphore::new(self.shared_maintenance));
+        let guaranteed = Arc::new(Semaphore::new(self.guaranteed_maintenance));
         crew.hire(
             "sequencer",
             &sequencer,
-            ConcurrencyLimit::Unlimited,
+            ConcurrencyLimit::Tiered { guaranteed, shared: Arc::clone(&shared_permits) },
+            &counters.sequencer,
             &[wake.sequencer_bell()],
             Sequencer {
                 store: store.clone(),
                 wake: wake.clone(),
+                waste: waste.clone(),
                 tuning: sequencer,
                 max_inner_iterations: self.max_inner_iterations,
                 channel,
@@ -262,9 +302,24 @@ impl<DB: Backend> OutboxBuilder<DB> {
             },
         );
         crew.hire(
+            "vacuum",
+            &vacuum,
+            ConcurrencyLimit::Fixed(Arc::clone(&shared_permits)),
+            &counters.vacuum,
+            &[waste.bell()],
+            Vacuum::new(
+                store.clone(),
+                waste.clone(),
+                vacuum,
+                outage.clone(),
+                wake.partition_ids().into_iter(),
+            ),
+        );
+        crew.hire(
             "reconciler",
             &reconciler,
-            ConcurrencyLimit::Unlimited,
+            ConcurrencyLimit::Fixed(shared_permits),
+            &counters.reconciler,
             &[wake.reconciler_bell()],
             Reconciler {
                 store: store.clone(),
@@ -272,10 +327,14 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 partition_ids: wake.partition_ids(),
                 owner: shared.owner,
                 outage: outage.clone(),
+                stray_interval: reconciler.idle_interval,
+                last_stray_look: None,
+                after_id: 0,
             },
         );
         // A processor that nobody wakes is looked after by the reconciler, which asks for all of them at once.
         crew.ring_every(sequencer.idle_interval, wake.sequencer_bell());
+        crew.ring_every(Vacuum::<DB::Store>::look_interval(&vacuum), waste.bell());
         crew.ring_every(reconciler.idle_interval.min(processor.idle_interval), wake.reconciler_bell());
         let limit = ConcurrencyLimit::fixed(self.processors);
         for of in &queues {
@@ -286,6 +345,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                     &format!("processor {}/{number}", of.queue.name),
                     &of.tuning,
                     limit.clone(),
+                    &counters.processor,
                     &bells,
                     action,
                 );
@@ -294,14 +354,20 @@ impl<DB: Backend> OutboxBuilder<DB> {
         let (news_store, news_wake, news_cancel) = (store.clone(), wake.clone(), crew.cancel.clone());
         crew.tasks
             .spawn("news", async move { news::carry(&news_store, channel, &news_wake, &news_cancel).await });
+        if !self.stats_interval.is_zero() {
+            let log = counters.clone().log_every(self.stats_interval, crew.cancel.clone());
+            crew.tasks.spawn("statistics", log);
+        }
         // What was there before us.
         wake.begin();
+        waste.bell().notify_one();
 
         let known: HashMap<String, Arc<Queue>> =
             queues.iter().map(|of| (of.queue.name.to_string(), Arc::clone(&of.queue))).collect();
         let outbox = Outbox::new(self.pool, store.clone(), known, self.max_payload, Bell::Own(wake));
         Ok(OutboxHandle::new(
             outbox,
+            counters,
             RunningCrew { store, tasks: crew.tasks, out_of_grace, grace: self.grace },
         ))
     }
@@ -312,6 +378,11 @@ impl<DB: Backend> OutboxBuilder<DB> {
         let refuse = |text: String| Err(OutboxError::Configuration(text));
         if self.processors == 0 {
             return refuse("processors must not be 0: no message would ever be delivered".to_owned());
+        }
+        if self.shared_maintenance == 0 {
+            return refuse(
+                "maintenance: shared must not be 0: nothing would ever be removed or reconciled".to_owned(),
+            );
         }
         if self.max_inner_iterations == 0 {
             return refuse(
@@ -342,16 +413,15 @@ struct Crew {
 }
 
 impl Crew {
-    fn hire<A: WorkerAction<Error = OutboxError> + 'static>(
+    fn hire<A: WorkerAction<Payload = u64, Error = OutboxError> + 'static>(
         &mut self,
         name: &str,
         tuning: &WorkerTuning,
         semaphore: ConcurrencyLimit,
+        counter: &Arc<Counter>,
         bells: &[Arc<Notify>],
         action: A,
-    ) where
-        A::Payload: 'static,
-    {
+    ) {
         // Errors of the database, not of handlers: nothing relies on a longer timer.
         let backoff = tuning.backoff();
         let max = backoff.max.min(LONGEST_SILENCE);
@@ -361,7 +431,8 @@ impl Crew {
             .bulkhead(Bulkhead::new(name, BulkheadConfig { semaphore, backoff }))
             .on_error(ErrorPolicy::Retry)
             .on_panic(PanicPolicy::CatchAndRetry)
-            .listener(TracingListener);
+            .listener(TracingListener)
+            .listener(Arc::clone(counter));
         for bell in bells {
             builder = builder.notifier(Arc::clone(bell));
         }
@@ -396,14 +467,20 @@ impl<DB: Backend> QueueBuilder<DB> {
 
     /// Handled one message at a time, in the transaction that moves the cursor: exactly once.
     #[must_use]
-    pub fn transactional(self, handler: impl TransactionalMessageHandler<DB>) -> TransactionalQueueBuilder<DB> {
+    pub fn transactional(
+        self,
+        handler: impl TransactionalMessageHandler<DB>,
+    ) -> TransactionalQueueBuilder<DB> {
         let handler = Handler::Transactional(Arc::new(EachMessage(handler)));
         TransactionalQueueBuilder { outbox: self.handled(handler) }
     }
 
     /// Handled a batch at a time, in the transaction that moves the cursor: exactly once.
     #[must_use]
-    pub fn batch_transactional(self, handler: impl TransactionalHandler<DB>) -> TransactionalQueueBuilder<DB> {
+    pub fn batch_transactional(
+        self,
+        handler: impl TransactionalHandler<DB>,
+    ) -> TransactionalQueueBuilder<DB> {
         let handler = Handler::Transactional(Arc::new(WholeBatch(handler)));
         TransactionalQueueBuilder { outbox: self.handled(handler) }
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use taskward::{CancellationToken, TaskOutcome, TaskSet};
 
 use crate::{
-    Outbox,
+    Outbox, OutboxStats,
+    stats::Counters,
     store::{Backend, Store},
 };
 
@@ -16,6 +17,7 @@ const RELEASE: Duration = Duration::from_millis(500);
 /// in the background, if the runtime goes on.
 pub struct OutboxHandle<DB: Backend> {
     outbox: Outbox<DB>,
+    counters: Counters,
     crew: Option<RunningCrew<DB>>,
 }
 
@@ -34,14 +36,20 @@ impl<DB: Backend> std::fmt::Debug for OutboxHandle<DB> {
 }
 
 impl<DB: Backend> OutboxHandle<DB> {
-    pub(crate) const fn new(outbox: Outbox<DB>, crew: RunningCrew<DB>) -> Self {
-        Self { outbox, crew: Some(crew) }
+    pub(crate) const fn new(outbox: Outbox<DB>, counters: Counters, crew: RunningCrew<DB>) -> Self {
+        Self { outbox, counters, crew: Some(crew) }
     }
 
     /// The outbox to enqueue to; it may be cloned and outlives the workers.
     #[must_use]
     pub fn outbox(&self) -> Outbox<DB> {
         self.outbox.clone()
+    }
+
+    /// What the workers of this process have done since the start, counted by kind.
+    #[must_use]
+    pub fn stats(&self) -> OutboxStats {
+        self.counters.read()
     }
 
     /// Stops the workers. Handlers that run get the grace period; then they are dropped, which counts as no try, and all

@@ -50,8 +50,10 @@ mod processor;
 mod queue;
 mod reconciler;
 mod sequencer;
+mod stats;
 mod store;
 mod tuning;
+mod vacuum;
 mod wake;
 
 pub use batch::Batch;
@@ -63,13 +65,15 @@ pub use handler::{
     TransactionalHandler, TransactionalMessageHandler,
 };
 pub use limits::{
-    DEFAULT_GRACE, DEFAULT_LEASE_DURATION, DEFAULT_LEASE_HEADROOM, DEFAULT_MAX_INNER_ITERATIONS,
-    DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_LEASE_DURATION,
-    MAX_PARTITIONS, MAX_PAYLOAD_TYPE, MAX_QUEUE_NAME, MAX_REASON,
+    DEFAULT_GRACE, DEFAULT_GUARANTEED_MAINTENANCE, DEFAULT_LEASE_DURATION, DEFAULT_LEASE_HEADROOM,
+    DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS, DEFAULT_SHARED_MAINTENANCE,
+    DEFAULT_STATS_INTERVAL, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_LEASE_DURATION, MAX_PARTITIONS,
+    MAX_PAYLOAD_TYPE, MAX_QUEUE_NAME, MAX_REASON,
 };
 pub use message::{EnqueueMessage, OutboxMessage, OutboxMessageId};
 pub use outbox::{Outbox, Target};
 pub use queue::Partitions;
+pub use stats::{OutboxStats, WorkerStats};
 pub use store::{Backend, Tables};
 pub use tuning::{OutboxProfile, WorkerTuning};
 

@@ -29,11 +29,19 @@ pub const DEFAULT_LEASE_HEADROOM: Duration = Duration::from_secs(2);
 pub const DEFAULT_PROCESSORS: usize = 4;
 /// How many ticks the sequencer does in one go before it yields.
 pub const DEFAULT_MAX_INNER_ITERATIONS: u32 = 8;
+/// How many permits for maintenance only the sequencer may use.
+pub const DEFAULT_GUARANTEED_MAINTENANCE: usize = 2;
+/// How many permits for maintenance the sequencer, the vacuum and the reconciler share.
+pub const DEFAULT_SHARED_MAINTENANCE: usize = 1;
+/// How often the statistics are logged.
+pub const DEFAULT_STATS_INTERVAL: Duration = Duration::from_secs(60);
 /// How long `stop` waits for handlers.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
 /// The most savepoints in one transaction: beyond 64 every other session pays for looking at them.
 pub(crate) const MAX_SAVEPOINTS: u32 = 50;
+/// The most messages of a segment; `tick.sql` and `recover.sql` say the same.
+pub(crate) const SEGMENT: i64 = 256;
 /// How long one execution of a processor goes on before it lets others have its permit.
 pub(crate) const PROCESSOR_SLICE: Duration = Duration::from_secs(1);
 /// Nothing relies on a timer longer than this.

@@ -11,6 +11,7 @@ use crate::{
     OutboxError, WorkerTuning,
     outage::{Outage, UNREACHABLE},
     store::{NewsChannel, Store, Ticket},
+    vacuum::Waste,
     wake::Wake,
 };
 
@@ -27,6 +28,7 @@ const BUSY: Duration = Duration::from_millis(5);
 pub(crate) struct Sequencer<S> {
     pub(crate) store: S,
     pub(crate) wake: Wake,
+    pub(crate) waste: Waste,
     pub(crate) tuning: WorkerTuning,
     pub(crate) max_inner_iterations: u32,
     pub(crate) channel: NewsChannel,
@@ -76,6 +78,9 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             self.open.forget(|ticket| tick.horizon.has_passed(ticket));
             tick.partitions.iter().for_each(|id| self.wake.sequenced(*id));
             sequenced += tick.taken;
+            if tick.taken > 0 {
+                self.waste.ticked();
+            }
             self.last_find = (tick.taken > 0).then_some((began, tick.taken));
             if !tick.has_more && tick.taken < u64::from(self.tuning.batch_size) {
                 return Ok(match self.open.next_look(Instant::now()) {

@@ -266,6 +266,9 @@ pub struct OutboxProfile {
     pub vacuum: WorkerTuning,
     /// Of the worker that looks for work that a lost wake-up left behind.
     pub reconciler: WorkerTuning,
+    /// Whether the load decides how much processors take at once, from their `batch_size` up. Not if the builder is given
+    /// a tuning for them.
+    pub adapts: bool,
 }
 
 impl Default for OutboxProfile {
@@ -283,6 +286,7 @@ impl OutboxProfile {
             processor: WorkerTuning::processor_default(),
             vacuum: WorkerTuning::vacuum(),
             reconciler: WorkerTuning::reconciler(),
+            adapts: false,
         }
     }
 
@@ -294,6 +298,7 @@ impl OutboxProfile {
             processor: WorkerTuning::processor_low_latency(),
             vacuum: WorkerTuning::vacuum(),
             reconciler: WorkerTuning::reconciler().idle_interval(secs(30)),
+            adapts: false,
         }
     }
 
@@ -305,6 +310,19 @@ impl OutboxProfile {
             processor: WorkerTuning::processor_high_throughput(),
             vacuum: WorkerTuning::vacuum(),
             reconciler: WorkerTuning::reconciler(),
+            adapts: false,
+        }
+    }
+
+    /// Picks batch sizes and pace from the load it sees: answers at once when idle, and takes ever more at once while
+    /// there is more to take.
+    #[must_use]
+    pub const fn auto() -> Self {
+        Self {
+            sequencer: WorkerTuning::sequencer_low_latency().batch_size(2000),
+            processor: WorkerTuning::processor_low_latency().retry_base(secs(1)).retry_max(mins(1)),
+            adapts: true,
+            ..Self::low_latency()
         }
     }
 
@@ -316,6 +334,7 @@ impl OutboxProfile {
             processor: WorkerTuning::processor_relaxed(),
             vacuum: WorkerTuning::vacuum(),
             reconciler: WorkerTuning::reconciler().idle_interval(mins(2)),
+            adapts: false,
         }
     }
 }

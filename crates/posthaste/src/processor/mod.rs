@@ -15,18 +15,18 @@ use taskward::{CancellationToken, Directive, WorkerAction, panic_text};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use self::settlement::{Decision, Handled, decide};
 pub(crate) use self::{
     leased::AnyLeasedHandler,
     poison::Poison,
     transactional::{AnyTransactionalHandler, EachMessage, WholeBatch},
 };
-use self::settlement::{Decision, Handled, decide};
 use crate::{
     HandlerResult, LeaseConfig, OutboxError, WorkerTuning,
     limits::{MAX_SAVEPOINTS, PROCESSOR_SLICE},
     outage::{Outage, UNREACHABLE},
     store::{Acquired, Claim, Handling, Leased, Queue, Settled, Settlement, Store},
-    wake::Wake,
+    vacuum::Waste,
 };
 
 /// How often a settlement that the database did not answer is tried again before the messages are given up to
@@ -34,6 +34,8 @@ use crate::{
 const SETTLE_TRIES: u32 = 3;
 /// How long to stay away after another worker was faster.
 const RACED: Duration = Duration::from_millis(10);
+/// How many messages a processor that adapts to the load takes at most.
+const ADAPTIVE_BATCH: u32 = 500;
 
 /// What a queue's processors have in common.
 pub(crate) struct ProcessedQueue<S: Store> {
@@ -42,6 +44,8 @@ pub(crate) struct ProcessedQueue<S: Store> {
     pub(crate) lease: LeaseConfig,
     pub(crate) tuning: WorkerTuning,
     pub(crate) max_attempts: Option<u32>,
+    /// Whether the load decides how much is taken at once.
+    pub(crate) adapts: bool,
 }
 
 /// How the handler is called.
@@ -64,7 +68,7 @@ pub(crate) struct Processor<S: Store> {
 #[derive(Clone)]
 pub(crate) struct Shared<S> {
     pub(crate) store: S,
-    pub(crate) wake: Wake,
+    pub(crate) waste: Waste,
     /// Names this start of this process: whoever holds a lease under another name is somebody else.
     pub(crate) owner: Uuid,
     /// The grace period is over: a handler that still runs is dropped.
@@ -98,7 +102,10 @@ impl<S: Store> Processor<S> {
             Mode::Transactional { .. } => (true, u32::MAX),
             Mode::Leased(_) => (false, u32::MAX),
         };
-        let poison = Poison::new(of.tuning.batch_size.min(most), of.tuning.degradation_threshold);
+        let mut poison = Poison::new(of.tuning.batch_size.min(most), of.tuning.degradation_threshold);
+        if of.adapts {
+            poison = poison.adapting(ADAPTIVE_BATCH.min(most));
+        }
         let claim = Claim {
             partition_id,
             owner: shared.owner,
@@ -146,7 +153,10 @@ impl<S: Store> Processor<S> {
             };
             asked = settled.asked;
             if !matches!(settled.outcome, Settled::Lost) {
-                done += u64::try_from(settled.processed_seq - leased.processed_seq).unwrap_or_default();
+                let messages =
+                    u64::try_from(settled.processed_seq - leased.processed_seq).unwrap_or_default();
+                self.shared.waste.settled(self.partition_id, messages);
+                done += messages;
             }
             match settled.outcome {
                 Settled::Next(next) => leased = next,

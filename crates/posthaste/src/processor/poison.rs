@@ -1,10 +1,14 @@
-//! Poison isolation, like TCP's slow start: after failures a partition takes smaller batches, so that the guilty message
-//! soon comes alone; each success doubles them.
+//! How many messages a partition takes at once. Poison isolation is like TCP's slow start: after failures it takes smaller
+//! batches, so that the guilty message soon comes alone; each success doubles them. Where it may adapt to the load, full
+//! batches make what is normal larger, and nearly empty ones smaller.
 
 /// The batch size of one partition. Pure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Poison {
+    /// What is normal, in this range.
     configured: u32,
+    least: u32,
+    most: u32,
     threshold: u32,
     size: u32,
     failures: u32,
@@ -12,7 +16,13 @@ pub(crate) struct Poison {
 
 impl Poison {
     pub(crate) const fn new(configured: u32, threshold: u32) -> Self {
-        Self { configured, threshold, size: configured, failures: 0 }
+        Self { configured, least: configured, most: configured, threshold, size: configured, failures: 0 }
+    }
+
+    /// Lets it take up to so many when there is enough to take.
+    pub(crate) const fn adapting(mut self, most: u32) -> Self {
+        self.most = if most > self.configured { most } else { self.configured };
+        self
     }
 
     /// How many messages to take next.
@@ -25,8 +35,15 @@ impl Poison {
         self.failures
     }
 
-    pub(crate) fn succeeded(&mut self) {
+    /// A batch of `taken` messages succeeded.
+    pub(crate) fn succeeded(&mut self, taken: usize) {
         self.failures = 0;
+        let taken = u32::try_from(taken).unwrap_or(u32::MAX);
+        if self.size == self.configured && taken >= self.configured {
+            self.configured = self.configured.saturating_mul(2).min(self.most);
+        } else if taken < self.configured / 4 {
+            self.configured = (self.configured / 2).max(self.least);
+        }
         self.size = self.size.saturating_mul(2).min(self.configured);
     }
 
@@ -78,7 +95,7 @@ mod tests {
         assert_eq!(poison.size(), 1);
         let sizes: Vec<_> = (0..5)
             .map(|_| {
-                poison.succeeded();
+                poison.succeeded(1);
                 poison.size()
             })
             .collect();
@@ -96,6 +113,20 @@ mod tests {
         assert_eq!(poison.size(), 1);
     }
 
+    #[test]
+    fn full_batches_make_it_take_more_and_nearly_empty_ones_less() {
+        let mut poison = Poison::new(10, 2).adapting(100);
+        let mut after = |taken| {
+            poison.succeeded(taken);
+            poison.size()
+        };
+        assert_eq!([10, 20, 40, 80, 100, 200].map(&mut after), [20, 40, 80, 100, 100, 100]);
+        assert_eq!([99, 25, 24, 12, 11, 3, 0].map(&mut after), [100, 100, 50, 50, 25, 12, 10]);
+        poison.rejected(3);
+        poison.succeeded(3);
+        assert_eq!(poison.size(), 6, "a small batch after a failure says nothing of the load");
+    }
+
     proptest! {
         #[test]
         fn the_size_is_always_allowed(
@@ -106,7 +137,7 @@ mod tests {
             let mut poison = Poison::new(configured, threshold);
             for (event, processed) in events {
                 match event {
-                    0 => poison.succeeded(),
+                    0 => poison.succeeded(processed),
                     1 => poison.retried(processed),
                     2 => poison.broke_behind(processed),
                     3 => poison.isolate(),
@@ -115,7 +146,7 @@ mod tests {
                 prop_assert!((1..=configured).contains(&poison.size()));
             }
             for _ in 0..10 {
-                poison.succeeded();
+                poison.succeeded(1);
             }
             prop_assert_eq!(poison, Poison::new(configured, threshold), "ten successes make it as new");
         }

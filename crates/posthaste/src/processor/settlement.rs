@@ -78,7 +78,7 @@ pub(super) fn decide(
             attempts = tried.saturating_sub(1);
             last_error = leased.last_error.clone().filter(|_| verdict.done == 0);
         }
-        None if verdict.rejected.is_empty() => poison.succeeded(),
+        None if verdict.rejected.is_empty() => poison.succeeded(leased.messages.len()),
         None => poison.rejected(verdict.done - verdict.rejected.len()),
     }
     let settlement = Settlement {

@@ -11,8 +11,8 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use sqlx::{Pool, Transaction};
 use uuid::Uuid;
 
-pub use self::tables::Tables;
 use self::connections::Taken;
+pub use self::tables::Tables;
 use crate::{OutboxError, OutboxMessage, Partitions, wake::Wake};
 
 type Result<T, E = OutboxError> = std::result::Result<T, E>;
@@ -218,6 +218,69 @@ pub(crate) enum Kept {
     TransactionEnded,
 }
 
+/// How far vacuum got in a partition, as far as it remembers.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Trimmed {
+    pub(crate) partition_id: i32,
+    /// The newest link when all that could be removed was removed; -1 if it never was.
+    pub(crate) seen_epoch: i64,
+    /// No link before this one is left.
+    pub(crate) first_epoch: i64,
+    /// No segment up to here is left.
+    pub(crate) after_seq: i64,
+}
+
+/// What a look at the partitions found.
+#[derive(Debug)]
+pub(crate) struct Surveyed {
+    /// Of those whose cursors moved.
+    pub(crate) remains: Vec<Remains>,
+    /// Which start of which server says so, if any cursor moved.
+    pub(crate) server: Option<i64>,
+}
+
+/// What is left of a partition, settled or not.
+#[derive(Debug, Clone)]
+pub(crate) struct Remains {
+    pub(crate) partition_id: i32,
+    pub(crate) first_epoch: i64,
+    pub(crate) newest_epoch: i64,
+    /// The last seq of the first segment.
+    pub(crate) first_seq: i64,
+    pub(crate) settled_seq: i64,
+    pub(crate) head_seq: i64,
+}
+
+/// What to remove from a partition: links, segments that end in the range, and the messages of these.
+#[derive(Debug)]
+pub(crate) struct Trim {
+    pub(crate) partition_id: i32,
+    pub(crate) first_epoch: i64,
+    /// This one stays.
+    pub(crate) end_epoch: i64,
+    pub(crate) after_seq: i64,
+    pub(crate) to_seq: i64,
+}
+
+/// What was removed.
+#[derive(Debug)]
+pub(crate) struct Removed {
+    pub(crate) messages: u64,
+    pub(crate) ticks: u64,
+    /// No tick before this one is left.
+    pub(crate) next_tick: i64,
+    /// Which start of which server says so.
+    pub(crate) server: i64,
+}
+
+/// What a look at the oldest messages found.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Strays {
+    pub(crate) count: u64,
+    /// All messages up to this id are gone.
+    pub(crate) after_id: i64,
+}
+
 /// How workers hear of what other processes did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NewsChannel {
@@ -334,6 +397,21 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
 
     /// Which of these partitions have work that nobody but `owner` holds.
     fn waiting(&self, partition_ids: &[i32], owner: Uuid) -> impl Future<Output = Result<Vec<i32>>> + Send;
+
+    /// What could be removed from those of these partitions whose cursors moved since.
+    fn survey(&self, known: &[Trimmed]) -> impl Future<Output = Result<Surveyed>> + Send;
+
+    /// Removes a chunk of what every reader has passed, in one transaction; nothing if another process is at it, or
+    /// somebody builds on any of it.
+    fn vacuum(
+        &self,
+        trims: &[Trim],
+        first_tick: i64,
+        most_ticks: u32,
+    ) -> impl Future<Output = Result<Option<Removed>>> + Send;
+
+    /// Which of the oldest messages behind this id are committed, and passed by the sequencer, but have no seq.
+    fn strays(&self, after_id: i64) -> impl Future<Output = Result<Strays>> + Send;
 
     /// Tells the worker processes that producers have enqueued.
     fn announce_enqueued(&self, tickets: &[Ticket]) -> impl Future<Output = Result<()>> + Send;

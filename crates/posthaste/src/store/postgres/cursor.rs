@@ -78,8 +78,7 @@ pub(super) async fn settle_within(
     let statement = settle_statement(store, queue, claim, settlement).persistent(!store.is_pooled());
     let rows = answer(statement.fetch_all(&mut *transaction)).await?;
     // If a message is missing in the next batch, this one is settled all the same; whoever acquires will find out.
-    let settled =
-        settled(queue, claim, settlement, &rows)?.unwrap_or(Settled::Released { has_more: true });
+    let settled = settled(queue, claim, settlement, &rows)?.unwrap_or(Settled::Released { has_more: true });
     match settled {
         Settled::Lost => answer(transaction.rollback()).await?,
         _ => answer(transaction.commit()).await?,

@@ -7,6 +7,7 @@ mod migrate;
 mod statements;
 mod tick;
 mod transaction;
+mod vacuum;
 mod wake;
 
 use std::{sync::Arc, time::Duration};
@@ -21,8 +22,8 @@ use uuid::Uuid;
 
 use self::statements::Statements;
 use super::{
-    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Result, Settled,
-    Settlement, Store, Tables, Tick, Ticket,
+    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
+    Result, Settled, Settlement, Store, Strays, Surveyed, Tables, Tick, Ticket, Trim, Trimmed,
     connections::{Connections, Taken},
     sealed,
 };
@@ -285,6 +286,18 @@ impl Store for PostgresStore {
 
     async fn waiting(&self, partition_ids: &[i32], owner: Uuid) -> Result<Vec<i32>> {
         cursor::waiting(self, partition_ids, owner).await
+    }
+
+    async fn survey(&self, known: &[Trimmed]) -> Result<Surveyed> {
+        vacuum::survey(self, known).await
+    }
+
+    async fn vacuum(&self, trims: &[Trim], first_tick: i64, most_ticks: u32) -> Result<Option<Removed>> {
+        vacuum::vacuum(self, trims, first_tick, most_ticks).await
+    }
+
+    async fn strays(&self, after_id: i64) -> Result<Strays> {
+        vacuum::strays(self, after_id).await
     }
 
     async fn announce_enqueued(&self, tickets: &[Ticket]) -> Result<()> {

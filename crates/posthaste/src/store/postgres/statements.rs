@@ -61,4 +61,18 @@ macro_rules! statements {
     };
 }
 
-statements!(acquire, enqueue, find_queue, lock, look, recover, register_queue, settle, tick, waiting);
+statements!(
+    acquire,
+    enqueue,
+    find_queue,
+    lock,
+    look,
+    recover,
+    register_queue,
+    settle,
+    strays,
+    survey,
+    tick,
+    vacuum,
+    waiting,
+);

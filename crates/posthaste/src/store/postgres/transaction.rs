@@ -89,8 +89,7 @@ pub(super) async fn keep(conn: &mut PgConnection, is_last: bool) -> Result<Kept>
 /// Takes back what the handler wrote.
 pub(super) async fn undo(conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
     let then = if is_last { PLANNED_OUR_WAY } else { "SAVEPOINT posthaste" };
-    let undo =
-        format!("ROLLBACK TO SAVEPOINT posthaste; RELEASE SAVEPOINT posthaste; {then}");
+    let undo = format!("ROLLBACK TO SAVEPOINT posthaste; RELEASE SAVEPOINT posthaste; {then}");
     kept(answer(sqlx::raw_sql(AssertSqlSafe(undo)).execute(conn)).await)
 }
 
@@ -120,4 +119,3 @@ pub(super) async fn give_back(store: &PostgresStore, mut handling: Handling<Post
     };
     handling.conn.keep_if_usable(forgotten)
 }
-

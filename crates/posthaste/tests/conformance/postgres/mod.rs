@@ -14,4 +14,5 @@ mod retries;
 mod schema;
 mod stage;
 mod stopping;
+mod vacuum;
 mod wake;

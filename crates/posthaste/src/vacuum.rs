@@ -1,0 +1,370 @@
+//! The worker that removes what every reader has passed, soon after there is enough of it.
+//!
+//! It remembers how far it got, so that it never reads what is gone again: where an old snapshot keeps dead versions alive,
+//! each look at the old end of a table would cost more than the one before.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use taskward::{CancellationToken, Directive, WorkerAction};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    OutboxError, WorkerTuning,
+    limits::{LONGEST_SILENCE, SEGMENT},
+    outage::{Outage, UNREACHABLE},
+    store::{Remains, Store, Surveyed, Trim, Trimmed},
+};
+
+/// How long little waste may lie before it is worth a pass.
+const LINGER: Duration = Duration::from_secs(3);
+/// This part of a chunk is enough to begin a pass at once.
+const ENOUGH: u32 = 10;
+/// How long one execution goes on before it lets others have its permit.
+const SLICE: Duration = Duration::from_secs(1);
+
+/// What the workers of this process have left behind for vacuum.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Waste {
+    heap: Arc<Mutex<Heap>>,
+    bell: Arc<Notify>,
+    enough: u64,
+}
+
+#[derive(Debug, Default)]
+struct Heap {
+    partitions: HashSet<i32>,
+    rows: u64,
+    since: Option<Instant>,
+}
+
+impl Waste {
+    pub(crate) fn new(tuning: &WorkerTuning) -> Self {
+        Self { enough: u64::from(tuning.batch_size / ENOUGH), ..Self::default() }
+    }
+
+    pub(crate) fn bell(&self) -> Arc<Notify> {
+        Arc::clone(&self.bell)
+    }
+
+    /// A cursor moved over so many messages.
+    pub(crate) fn settled(&self, partition_id: i32, messages: u64) {
+        // The link at least.
+        self.add(Some(partition_id), messages.max(1));
+    }
+
+    /// A tick was appended.
+    pub(crate) fn ticked(&self) {
+        self.add(None, 1);
+    }
+
+    fn add(&self, partition_id: Option<i32>, rows: u64) {
+        let mut heap = self.lock();
+        heap.partitions.extend(partition_id);
+        let before = heap.rows;
+        heap.rows += rows;
+        if heap.since.is_none() {
+            heap.since = Some(Instant::now());
+        }
+        let is_news = before == 0 || (before < self.enough && heap.rows >= self.enough);
+        drop(heap);
+        if is_news {
+            self.bell.notify_one();
+        }
+    }
+
+    /// How long until it is worth a pass; none if there is nothing.
+    fn due(&self) -> Option<Duration> {
+        let heap = self.lock();
+        let since = heap.since?;
+        let is_enough = heap.rows >= self.enough;
+        Some(if is_enough { Duration::ZERO } else { LINGER.saturating_sub(since.elapsed()) })
+    }
+
+    fn take(&self) -> HashSet<i32> {
+        std::mem::take(&mut *self.lock()).partitions
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Heap> {
+        self.heap.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) struct Vacuum<S> {
+    store: S,
+    waste: Waste,
+    tuning: WorkerTuning,
+    outage: Outage,
+    /// Of all partitions that this process has processors for.
+    trimmed: HashMap<i32, Trimmed>,
+    first_tick: i64,
+    /// Which start of the server all that was seen on. Another one, a standby perhaps, may have lost what was removed.
+    server: Option<i64>,
+    last_pass: Option<Instant>,
+    /// When what other processes may have left behind was last looked for.
+    last_look: Option<Instant>,
+}
+
+/// How a pass ended.
+enum Ended {
+    /// Nothing is left that could be removed.
+    Done,
+    /// Its time was up.
+    Early,
+    /// Another process is at it, or somebody builds on what is old.
+    Busy,
+}
+
+impl<S: Store> Vacuum<S> {
+    pub(crate) fn new(
+        store: S,
+        waste: Waste,
+        tuning: WorkerTuning,
+        outage: Outage,
+        partition_ids: impl Iterator<Item = i32>,
+    ) -> Self {
+        let trimmed = partition_ids.map(|id| (id, Trimmed::nothing(id))).collect();
+        Self {
+            store,
+            waste,
+            tuning,
+            outage,
+            trimmed,
+            first_tick: 0,
+            server: None,
+            last_pass: None,
+            last_look: None,
+        }
+    }
+
+    /// How often to look after everything, whoever left it behind.
+    pub(crate) fn look_interval(tuning: &WorkerTuning) -> Duration {
+        tuning.idle_interval.min(LONGEST_SILENCE)
+    }
+
+    /// One pass over the partitions whose cursors moved, or over all of them; if it is time for one.
+    async fn pass(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
+        let began = Instant::now();
+        let looks_at_all =
+            self.last_look.is_none_or(|last| last.elapsed() >= Self::look_interval(&self.tuning));
+        let is_rested = self.last_pass.is_none_or(|last| last.elapsed() >= self.tuning.min_interval);
+        match self.waste.due() {
+            _ if looks_at_all => {}
+            None => return Ok(Directive::Idle(0)),
+            Some(wait) if !wait.is_zero() => return Ok(Directive::Sleep(wait, 0)),
+            Some(_) if !is_rested => return Ok(Directive::Sleep(self.tuning.min_interval, 0)),
+            Some(_) => {}
+        }
+        self.last_pass = Some(began);
+        let moved = self.waste.take();
+        let partitions: Vec<_> =
+            if looks_at_all { self.trimmed.keys().copied().collect() } else { moved.into_iter().collect() };
+        let mut removed = 0;
+        let ended = self.remove(&partitions, &mut removed, began + SLICE, cancel).await;
+        match &ended {
+            Ok(Ended::Done) if looks_at_all => self.last_look = Some(began),
+            Ok(Ended::Done) => {}
+            // What was removed is remembered, so these are only looked at again.
+            _ => partitions.iter().for_each(|id| self.waste.settled(*id, 1)),
+        }
+        Ok(match ended? {
+            Ended::Done => self.waste.due().map_or(Directive::Idle(removed), |wait| {
+                Directive::Sleep(wait.max(self.tuning.min_interval), removed)
+            }),
+            Ended::Early => Directive::Proceed(removed),
+            Ended::Busy => Directive::Sleep(self.tuning.active_interval, removed),
+        })
+    }
+
+    /// Removes chunk after chunk.
+    async fn remove(
+        &mut self,
+        partitions: &[i32],
+        removed: &mut u64,
+        until: Instant,
+        cancel: &CancellationToken,
+    ) -> Result<Ended, OutboxError> {
+        let mut remains = self.survey(partitions).await?;
+        loop {
+            let trims = plan(&remains, self.tuning.batch_size);
+            let chunk = self.store.vacuum(&trims, self.first_tick, self.tuning.batch_size).await?;
+            let Some(chunk) = chunk else { return Ok(Ended::Busy) };
+            *removed += chunk.messages;
+            if self.is_elsewhere(chunk.server) {
+                return Ok(Ended::Early);
+            }
+            self.first_tick = chunk.next_tick;
+            for trim in &trims {
+                self.remember(&mut remains, trim);
+            }
+            if remains.is_empty() && chunk.ticks < u64::from(self.tuning.batch_size) {
+                return Ok(Ended::Done);
+            }
+            if cancel.is_cancelled() || Instant::now() >= until {
+                return Ok(Ended::Early);
+            }
+        }
+    }
+
+    async fn survey(&mut self, partitions: &[i32]) -> Result<Vec<Remains>, OutboxError> {
+        if partitions.is_empty() {
+            return Ok(Vec::new());
+        }
+        let known = |this: &Self| -> Vec<_> {
+            partitions.iter().filter_map(|id| this.trimmed.get(id)).copied().collect()
+        };
+        let Surveyed { mut remains, server } = self.store.survey(&known(self)).await?;
+        if server.is_some_and(|server| self.is_elsewhere(server)) {
+            remains = self.store.survey(&known(self)).await?.remains;
+        }
+        remains.retain(|left| !left.is_done());
+        Ok(remains)
+    }
+
+    /// Whether this is not the server that what is remembered is true of; then it is forgotten.
+    fn is_elsewhere(&mut self, server: i64) -> bool {
+        let is_elsewhere = self.server.is_some_and(|known| known != server);
+        if is_elsewhere {
+            self.first_tick = 0;
+            self.trimmed.iter_mut().for_each(|(id, trimmed)| *trimmed = Trimmed::nothing(*id));
+        }
+        self.server = Some(server);
+        is_elsewhere
+    }
+
+    /// What was trimmed need not be looked at again.
+    fn remember(&mut self, remains: &mut Vec<Remains>, trim: &Trim) {
+        let Some(place) = remains.iter().position(|remains| remains.partition_id == trim.partition_id) else {
+            return;
+        };
+        let left = &mut remains[place];
+        left.trimmed(trim);
+        let Some(trimmed) = self.trimmed.get_mut(&trim.partition_id) else { return };
+        trimmed.first_epoch = trim.end_epoch;
+        // The newest segment stays.
+        trimmed.after_seq = trimmed.after_seq.max(trim.to_seq.min(left.head_seq - 1));
+        if left.is_done() {
+            trimmed.seen_epoch = left.newest_epoch;
+            remains.swap_remove(place);
+        }
+    }
+}
+
+impl<S: Store> WorkerAction for Vacuum<S> {
+    type Payload = u64;
+    type Error = OutboxError;
+
+    async fn execute(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
+        match self.pass(cancel).await {
+            Err(error) if error.is_retryable() => {
+                self.outage.noticed("vacuum", &error);
+                Ok(Directive::Sleep(UNREACHABLE, 0))
+            }
+            result => result,
+        }
+    }
+}
+
+/// The next chunk: at most about so many messages and so many links in all, of each partition the oldest.
+fn plan(remains: &[Remains], most: u32) -> Vec<Trim> {
+    let (mut messages, mut links) = (i64::from(most), i64::from(most));
+    let mut trims = Vec::new();
+    for left in remains {
+        if messages <= 0 || links <= 0 {
+            break;
+        }
+        let end_epoch = left.newest_epoch.min(left.first_epoch + links);
+        // A segment is removed whole, and only once all of it is settled.
+        let to_seq = left.settled_seq.min(left.first_seq + messages);
+        links -= end_epoch - left.first_epoch;
+        messages -= (to_seq - left.first_seq + SEGMENT).max(0);
+        trims.push(Trim {
+            partition_id: left.partition_id,
+            first_epoch: left.first_epoch,
+            end_epoch,
+            after_seq: left.first_seq - 1,
+            to_seq,
+        });
+    }
+    trims
+}
+
+impl Remains {
+    fn trimmed(&mut self, trim: &Trim) {
+        self.first_epoch = trim.end_epoch;
+        self.first_seq = self.first_seq.max(trim.to_seq + 1);
+    }
+
+    /// Nothing is left that could be removed.
+    const fn is_done(&self) -> bool {
+        self.first_epoch >= self.newest_epoch && self.first_seq > self.settled_seq
+    }
+}
+
+impl Trimmed {
+    const fn nothing(partition_id: i32) -> Self {
+        Self { partition_id, seen_epoch: -1, first_epoch: 0, after_seq: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn remains() -> impl Strategy<Value = Remains> {
+        (0..5_i64, 0..3000_i64, 1..3000_i64, 0..3000_i64, 0..500_i64).prop_map(
+            |(first_epoch, links, first_seq, settled, behind)| {
+                let settled_seq = first_seq - 1 + settled;
+                Remains {
+                    partition_id: 0,
+                    first_epoch,
+                    newest_epoch: first_epoch + links,
+                    first_seq,
+                    settled_seq,
+                    head_seq: settled_seq + behind,
+                }
+            },
+        )
+    }
+
+    proptest! {
+        /// Chunk by chunk, all that is settled goes, oldest first, and nothing else does.
+        #[test]
+        fn chunks_are_bounded_and_cover_what_is_settled(mut all in prop::collection::vec(remains(), 1..6), most in 1..2000_u32) {
+            for (place, left) in all.iter_mut().enumerate() {
+                left.partition_id = i32::try_from(place).unwrap();
+            }
+            let whole = all.clone();
+            let mut gone: Vec<_> = whole.iter().map(|left| (left.first_epoch, left.first_seq - 1)).collect();
+            for round in 0.. {
+                prop_assert!(round < 100_000, "it comes to an end");
+                all.retain(|left| !left.is_done());
+                if all.is_empty() {
+                    break;
+                }
+                let trims = plan(&all, most);
+                prop_assert!(!trims.is_empty(), "there is always progress");
+                let links: i64 = trims.iter().map(|trim| trim.end_epoch - trim.first_epoch).sum();
+                let messages: i64 = trims.iter().map(|trim| (trim.to_seq - trim.after_seq).max(0)).sum();
+                prop_assert!(links <= i64::from(most) && messages <= i64::from(most) + 1 + SEGMENT);
+                for trim in &trims {
+                    let place = usize::try_from(trim.partition_id).unwrap();
+                    let left = &whole[place];
+                    prop_assert!(trim.end_epoch <= left.newest_epoch && trim.to_seq <= left.settled_seq);
+                    prop_assert_eq!(trim.first_epoch, gone[place].0, "without a hole");
+                    prop_assert!(trim.after_seq <= gone[place].1.max(left.first_seq - 1), "without a hole");
+                    gone[place] = (trim.end_epoch, gone[place].1.max(trim.to_seq));
+                    all.iter_mut().filter(|other| other.partition_id == trim.partition_id).for_each(|left| left.trimmed(trim));
+                }
+            }
+            for (left, (epoch, seq)) in whole.iter().zip(gone) {
+                prop_assert_eq!((epoch, seq), (left.newest_epoch, left.settled_seq.max(left.first_seq - 1)));
+            }
+        }
+    }
+}
