@@ -334,7 +334,6 @@ impl<DB: Backend> OutboxBuilder<DB> {
         );
         // A processor that nobody wakes is looked after by the reconciler, which asks for all of them at once.
         crew.ring_every(sequencer.idle_interval, wake.sequencer_bell());
-        crew.ring_every(Vacuum::<DB::Store>::look_interval(&vacuum), waste.bell());
         crew.ring_every(reconciler.idle_interval.min(processor.idle_interval), wake.reconciler_bell());
         let limit = ConcurrencyLimit::fixed(self.processors);
         for of in &queues {

@@ -140,24 +140,26 @@ impl<S: Store> Vacuum<S> {
         }
     }
 
-    /// How often to look after everything, whoever left it behind.
-    pub(crate) fn look_interval(tuning: &WorkerTuning) -> Duration {
-        tuning.idle_interval.min(LONGEST_SILENCE)
+    /// How long until there is enough to remove, or it is time to look after everything, whoever left it behind.
+    fn wait(&self) -> Duration {
+        let rested = self.last_pass.map_or(Duration::ZERO, |last| remaining(self.tuning.min_interval, last));
+        let due = self.waste.due().map_or(Duration::MAX, |due| due.max(rested));
+        due.min(self.next_look())
+    }
+
+    fn next_look(&self) -> Duration {
+        let interval = self.tuning.idle_interval.min(LONGEST_SILENCE);
+        self.last_look.map_or(Duration::ZERO, |last| remaining(interval, last))
     }
 
     /// One pass over the partitions whose cursors moved, or over all of them; if it is time for one.
     async fn pass(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
         let began = Instant::now();
-        let looks_at_all =
-            self.last_look.is_none_or(|last| last.elapsed() >= Self::look_interval(&self.tuning));
-        let is_rested = self.last_pass.is_none_or(|last| last.elapsed() >= self.tuning.min_interval);
-        match self.waste.due() {
-            _ if looks_at_all => {}
-            None => return Ok(Directive::Idle(0)),
-            Some(wait) if !wait.is_zero() => return Ok(Directive::Sleep(wait, 0)),
-            Some(_) if !is_rested => return Ok(Directive::Sleep(self.tuning.min_interval, 0)),
-            Some(_) => {}
+        let wait = self.wait();
+        if !wait.is_zero() {
+            return Ok(Directive::Sleep(wait, 0));
         }
+        let looks_at_all = self.next_look().is_zero();
         self.last_pass = Some(began);
         let moved = self.waste.take();
         let partitions: Vec<_> =
@@ -171,9 +173,7 @@ impl<S: Store> Vacuum<S> {
             _ => partitions.iter().for_each(|id| self.waste.settled(*id, 1)),
         }
         Ok(match ended? {
-            Ended::Done => self.waste.due().map_or(Directive::Idle(removed), |wait| {
-                Directive::Sleep(wait.max(self.tuning.min_interval), removed)
-            }),
+            Ended::Done => Directive::Sleep(self.wait(), removed),
             Ended::Early => Directive::Proceed(removed),
             Ended::Busy => Directive::Sleep(self.tuning.active_interval, removed),
         })
@@ -266,6 +266,10 @@ impl<S: Store> WorkerAction for Vacuum<S> {
             result => result,
         }
     }
+}
+
+fn remaining(interval: Duration, since: Instant) -> Duration {
+    interval.saturating_sub(since.elapsed())
 }
 
 /// The next chunk: at most about so many messages and so many links in all, of each partition the oldest.

@@ -1,6 +1,7 @@
 //! The pipeline on PostgreSQL, from enqueue to leased delivery.
 
 mod batches;
+mod bounds;
 mod cost;
 mod crashes;
 mod dead_letters;
