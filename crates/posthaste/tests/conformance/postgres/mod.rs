@@ -15,5 +15,6 @@ mod retries;
 mod schema;
 mod stage;
 mod stopping;
+mod upkeep;
 mod vacuum;
 mod wake;

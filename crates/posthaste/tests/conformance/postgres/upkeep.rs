@@ -1,0 +1,191 @@
+//! The reconciler, the statistics, and the permits of maintenance.
+
+use std::sync::{Arc, Mutex};
+
+use posthaste::{EnqueueMessage, OutboxError, Partitions, WorkerTuning};
+use tracing_subscriber::{Layer, layer::SubscriberExt};
+
+use super::stage::{
+    Memory, assert_consistent, builder, count, eventually, fresh, millis, secs, settled, within,
+};
+
+/// Restored by hand into the running system: stamps of long ago, which no tick looks at again.
+#[tokio::test]
+async fn g1_committed_messages_that_no_tick_will_find_are_found_and_delivered() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db)
+        .reconciler_tuning(WorkerTuning::reconciler().idle_interval(secs(1)))
+        .queue("q", Partitions::of(2))
+        .leased(memory.handler())
+        .start()
+        .await
+        .unwrap();
+    for n in 0..10 {
+        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x").partition(n % 2)).await.unwrap();
+    }
+    memory.has(10).await;
+    let restored = "INSERT INTO posthaste_incoming (stamp, partition_id, payload_type, payload)
+                    SELECT '3', id, 't', 'restored' FROM posthaste_partition, generate_series(1, 2)";
+    sqlx::raw_sql(restored).execute(&db.pool).await.unwrap();
+    memory.has_within(14, secs(10)).await;
+    assert_eq!(memory.payloads().iter().filter(|payload| *payload == "restored").count(), 4);
+    eventually("all is settled", async || settled(&db.pool).await == 14).await;
+    handle.stop().await;
+    assert_consistent(&db.pool).await;
+    db.remove().await;
+}
+
+/// A message of a transaction that is open is none that was forgotten, however often it is looked for.
+#[tokio::test]
+async fn the_reconciler_leaves_open_transactions_alone() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db)
+        .reconciler_tuning(WorkerTuning::reconciler().idle_interval(millis(20)))
+        .queue("q", Partitions::of(1))
+        .leased(memory.handler())
+        .start()
+        .await
+        .unwrap();
+    let mut open = db.pool.begin().await.unwrap();
+    handle.outbox().enqueue(&mut open, "q", EnqueueMessage::new("open")).await.unwrap();
+    for _ in 0..50 {
+        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    }
+    let looks = handle.stats().reconciler.executions;
+    within(secs(10), "it has looked", async || handle.stats().reconciler.executions > looks + 20).await;
+    open.commit().await.unwrap();
+    memory.has(51).await;
+    handle.stop().await;
+    assert_eq!(memory.all().last().unwrap().message.payload, b"open");
+    assert_eq!(memory.ids().len(), 51, "each once");
+    assert_consistent(&db.pool).await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn the_statistics_count_what_each_kind_of_worker_did() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let handle = builder(&db).queue("q", Partitions::of(2)).leased(memory.handler()).start().await.unwrap();
+    assert_eq!(handle.stats().processor.messages, 0);
+    handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 30]).await.unwrap();
+    eventually("all is settled and removed", async || handle.stats().vacuum.messages == 30).await;
+    let stats = handle.stats();
+    assert_eq!((stats.sequencer.messages, stats.processor.messages), (30, 30));
+    assert!(stats.processor.executions > 0 && !stats.processor.busy.is_zero());
+    assert!(stats.sequencer.longest <= stats.sequencer.busy);
+    assert!(stats.reconciler.idle > 0);
+    assert_eq!((stats.sequencer.failures, stats.processor.failures, stats.vacuum.failures), (0, 0, 0));
+    // An error that is not the connection's: the table is gone.
+    sqlx::raw_sql("ALTER TABLE posthaste_tick RENAME TO elsewhere").execute(&db.pool).await.unwrap();
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    eventually("a failure is counted", async || handle.stats().sequencer.failures > 0).await;
+    sqlx::raw_sql("ALTER TABLE elsewhere RENAME TO posthaste_tick").execute(&db.pool).await.unwrap();
+    memory.has(31).await;
+    handle.stop().await;
+    db.remove().await;
+}
+
+/// Keeps the fields of the statistics' lines.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl<S: tracing::Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        struct Text(String);
+        impl tracing::field::Visit for Text {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0.push_str(&format!("{field}={value:?} "));
+            }
+        }
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        if text.0.contains("outbox statistics") {
+            self.0.lock().unwrap().push(text.0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_statistics_line_comes_at_its_interval_and_zero_switches_it_off() {
+    let lines = Lines::default();
+    let _logging = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+    let db = super::stage::Db::create().await;
+    let memory = Memory::new();
+    let silent = builder(&db).stats_interval(secs(0)).queue("q", Partitions::of(1)).leased(memory.handler());
+    let silent = silent.start().await.unwrap();
+    let talking = builder(&db).stats_interval(millis(200)).queue("other", Partitions::of(1));
+    let talking = talking.leased(memory.handler()).start().await.unwrap();
+    talking.outbox().enqueue_batch(&db.pool, "other", &vec![EnqueueMessage::new("x"); 7]).await.unwrap();
+    memory.has(7).await;
+    eventually("a line says so", async || {
+        lines.0.lock().unwrap().iter().any(|line| line.contains("settled=7"))
+    })
+    .await;
+    talking.stop().await;
+    lines.0.lock().unwrap().clear();
+    silent.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    memory.has(8).await;
+    tokio::time::sleep(millis(500)).await;
+    assert!(lines.0.lock().unwrap().is_empty());
+    silent.stop().await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn with_one_permit_for_all_maintenance_everything_is_still_delivered_and_removed() {
+    let (db, memory) = (fresh().await, Memory::new());
+    let error = builder(&db).maintenance(2, 0).start().await.unwrap_err();
+    assert!(matches!(&error, OutboxError::Configuration(text) if text.contains("shared")), "{error}");
+    let outbox = builder(&db).maintenance(0, 1).queue("q", Partitions::of(2)).leased(memory.handler());
+    let handle = outbox.start().await.unwrap();
+    for n in 0..20 {
+        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x").partition(n % 2)).await.unwrap();
+    }
+    memory.has(20).await;
+    within(secs(10), "all is removed", async || {
+        count(&db.pool, "SELECT count(*) FROM posthaste_incoming").await == 0
+    })
+    .await;
+    handle.stop().await;
+    db.remove().await;
+}
+
+/// A vacuum that takes long has the shared permit: the sequencer has one of its own, unless there is none.
+#[tokio::test]
+async fn a_guaranteed_permit_keeps_the_sequencer_going_while_vacuum_is_busy() {
+    for (guaranteed, goes_on) in [(1, true), (0, false)] {
+        let (db, memory) = (fresh().await, Memory::new());
+        let handle = builder(&db)
+            .maintenance(guaranteed, 1)
+            .queue("q", Partitions::of(1))
+            .leased(memory.handler())
+            .start()
+            .await
+            .unwrap();
+        // Vacuum waits in the middle of its statement.
+        let mut stall = db.pool.begin().await.unwrap();
+        sqlx::raw_sql("LOCK TABLE posthaste_dead_letter IN EXCLUSIVE MODE")
+            .execute(&mut *stall)
+            .await
+            .unwrap();
+        let slow = "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                        LOCK TABLE gate; RETURN OLD; END $$;
+                    CREATE TRIGGER slow BEFORE DELETE ON posthaste_incoming FOR EACH ROW EXECUTE FUNCTION slow()";
+        sqlx::raw_sql(slow).execute(&db.pool).await.unwrap();
+        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+        memory.has(1).await;
+        let stalled = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'gate'::regclass";
+        within(secs(10), "vacuum waits", async || count(&db.pool, stalled).await > 0).await;
+        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("y")).await.unwrap();
+        if goes_on {
+            memory.has_within(2, secs(3)).await;
+        } else {
+            tokio::time::sleep(millis(500)).await;
+            assert_eq!(memory.all().len(), 1, "they take turns");
+        }
+        stall.commit().await.unwrap();
+        memory.has_within(2, secs(10)).await;
+        handle.stop().await;
+        db.remove().await;
+    }
+}
