@@ -27,7 +27,9 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What runs so far is leased delivery on PostgreSQL (feature `postgres`).
+//! What runs so far is PostgreSQL (feature `postgres`). A handler is *leased*, outside any transaction and at least once
+//! ([`LeasedMessageHandler`], [`LeasedHandler`]), or *transactional*, in the transaction that settles and exactly once
+//! ([`TransactionalMessageHandler`], [`TransactionalHandler`]).
 
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(
