@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// How long to stay away from a partition that a handler's transaction has locked.
-const LOCKED: Duration = Duration::from_millis(100);
+const LOCKED: Duration = Duration::from_millis(250);
 
 pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim) -> Result<Acquired> {
     let statement = query(&store.sql().acquire)

@@ -7,11 +7,12 @@ use std::sync::{
 
 use posthaste::{
     Batch, EnqueueMessage, HandlerResult, LeasedHandler, Outbox, OutboxHandle, OutboxProfile, Partitions,
+    WorkerTuning,
 };
 use sqlx::{Connection, PgConnection, PgPool, Postgres};
 use tokio::sync::watch;
 
-use super::stage::{count, eventually, fresh, secs, settled, within};
+use super::stage::{count, eventually, fresh, millis, secs, settled, within};
 
 /// Counts, and keeps nothing.
 #[derive(Clone)]
@@ -169,5 +170,46 @@ async fn g15_memory_does_not_grow_with_a_backlog_of_a_million() {
     assert!(seen.largest.load(Ordering::SeqCst) > 100, "under load, the profile takes more at once");
     eventually("all is settled", async || settled(&db.pool).await == 1_000_000).await;
     handle.stop().await;
+    db.remove().await;
+}
+
+/// Many small segments, many passes: what is gone is not looked at again, although its versions cannot go.
+#[tokio::test]
+async fn g15_vacuum_does_not_read_again_what_it_removed_while_a_session_pins_it() {
+    const ROUND: usize = 200;
+    let (db, seen) = (fresh().await, Count::new());
+    sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").execute(&db.pool).await.unwrap();
+    let often = WorkerTuning::vacuum().batch_size(50).min_interval(millis(10)).active_interval(millis(10));
+    let handle = Outbox::builder(db.pool.clone())
+        .profile(OutboxProfile::low_latency())
+        .vacuum_tuning(often)
+        .queue("q", Partitions::of(1))
+        .leased(seen.clone())
+        .start()
+        .await
+        .unwrap();
+    let mut pin = PgConnection::connect_with(&db.pool.connect_options()).await.unwrap();
+    sqlx::raw_sql("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM posthaste_incoming")
+        .execute(&mut pin)
+        .await
+        .unwrap();
+    let mut blocks = Vec::new();
+    for round in 0..5 {
+        reset(&db.pool).await;
+        for n in 1..=ROUND {
+            handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+            seen.has(round * ROUND + n, secs(5)).await;
+        }
+        let removed = u64::try_from((round + 1) * ROUND).unwrap();
+        within(secs(10), "all are removed", async || handle.stats().vacuum.messages == removed).await;
+        let sql = "SELECT coalesce(sum(shared_blks_hit + shared_blks_read), 0)::bigint
+                   FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
+                   WHERE d.datname = current_database() AND query LIKE '%first\\_epoch%'
+                     AND query NOT LIKE '%pg\\_stat\\_statements%'";
+        blocks.push(count(&db.pool, sql).await);
+    }
+    assert!(blocks[0] > 0 && blocks[4] < blocks[0] * 3 / 2, "blocks a round: {blocks:?}");
+    handle.stop().await;
+    pin.close().await.unwrap();
     db.remove().await;
 }

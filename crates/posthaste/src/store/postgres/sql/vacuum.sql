@@ -24,18 +24,24 @@ WITH gate AS MATERIALIZED (
     LEFT JOIN LATERAL (
         SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = p.id ORDER BY o.last_seq DESC LIMIT 1) head ON true
     WHERE durable.setting IS NOT NULL
-), links AS MATERIALIZED (
-    SELECT c.partition_id, c.epoch
-    FROM part p JOIN {cursor} c ON c.partition_id = p.id AND c.epoch >= p.first_epoch AND c.epoch < p.end_epoch
-    WHERE c.reader = $2
-    ORDER BY c.partition_id, c.epoch
-    FOR UPDATE OF c NOWAIT
+),
+-- By partition, each from its first row that is left: OFFSET keeps the planner from beginning at the other end.
+links AS MATERIALIZED (
+    SELECT l.partition_id, l.epoch
+    FROM part p CROSS JOIN LATERAL (
+        SELECT c.partition_id, c.epoch FROM {cursor} c
+        WHERE c.reader = $2 AND c.partition_id = p.id AND c.epoch >= p.first_epoch AND c.epoch < p.end_epoch
+        ORDER BY c.epoch OFFSET 0
+        FOR UPDATE NOWAIT
+    ) l
 ), segments AS MATERIALIZED (
-    SELECT o.partition_id, o.last_seq, o.ids
-    FROM part p JOIN {outgoing} o ON o.partition_id = p.id AND o.last_seq > p.after_seq AND o.last_seq <= p.to_seq
-    WHERE o.last_seq < p.head
-    ORDER BY o.partition_id, o.last_seq
-    FOR UPDATE OF o NOWAIT
+    SELECT s.partition_id, s.last_seq, s.ids
+    FROM part p CROSS JOIN LATERAL (
+        SELECT o.partition_id, o.last_seq, o.ids FROM {outgoing} o
+        WHERE o.partition_id = p.id AND o.last_seq > p.after_seq AND o.last_seq <= p.to_seq AND o.last_seq < p.head
+        ORDER BY o.last_seq OFFSET 0
+        FOR UPDATE NOWAIT
+    ) s
 ), ticks AS MATERIALIZED (
     SELECT t.id
     FROM {tick} t, durable
