@@ -307,6 +307,18 @@ pub async fn assert_consistent(pool: &PgPool) {
     }
 }
 
+/// Keeps a copy of each link that a cursor chain gets from now on, in the table `links`: vacuum removes the old ones.
+pub async fn remember_links(db: &Db) {
+    posthaste::migrate(&db.pool).await.expect("the tables");
+    let remember = "CREATE TABLE links (LIKE posthaste_cursor);
+        CREATE FUNCTION remember_link() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO links SELECT NEW.*;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER remember AFTER INSERT ON posthaste_cursor FOR EACH ROW EXECUTE FUNCTION remember_link()";
+    sqlx::raw_sql(remember).execute(&db.pool).await.expect("a trigger");
+}
+
 /// Makes the tables and registers queue `q`, as a process does that starts and stops.
 pub async fn register(db: &Db, partitions: posthaste::Partitions) {
     let handler = Memory::new().handler();
