@@ -4,7 +4,7 @@ use posthaste::{
     LeaseConfig, LeasedHandler, LeasedQueueBuilder, OutboxBuilder, OutboxError, OutboxHandle, OutboxMessage,
     Partitions, QueueBuilder, TransactionalHandler, TransactionalMessageHandler, TransactionalQueueBuilder,
 };
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{PgPool, Postgres, postgres::PgArguments, query::Query};
 
 /// How a queue is handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -143,13 +143,13 @@ pub async fn make_effects(pool: &PgPool) {
     sqlx::raw_sql(sql).execute(pool).await.expect("a table of effects");
 }
 
-/// The effect of messages: a row each.
-pub async fn write_effects(conn: &mut PgConnection, messages: &[OutboxMessage]) -> Result<(), sqlx::Error> {
+/// Writes the effect of messages: a row each.
+pub fn write_effects(messages: &[OutboxMessage]) -> Query<'static, Postgres, PgArguments> {
     let insert = "INSERT INTO effects (id, partition_id, seq) SELECT * FROM unnest($1::bigint[], $2::int[], $3::bigint[])";
     let ids: Vec<_> = messages.iter().map(|message| message.id.0).collect();
     let partitions: Vec<_> = messages.iter().map(|message| message.partition_id).collect();
     let seqs: Vec<_> = messages.iter().map(|message| message.seq).collect();
-    sqlx::query(insert).bind(ids).bind(partitions).bind(seqs).execute(conn).await.map(drop)
+    sqlx::query(insert).bind(ids).bind(partitions).bind(seqs)
 }
 
 /// Counted by seqs, never by the rows of messages, which vacuum removes.

@@ -168,7 +168,7 @@ async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_b
     impl TransactionalHandler<Postgres> for Picky {
         async fn handle(&self, conn: &mut PgConnection, msgs: &[OutboxMessage]) -> HandlerResult {
             let acked = self.look_at(msgs);
-            write_effects(conn, msgs).await.unwrap();
+            write_effects(msgs).execute(conn).await.unwrap();
             if acked == msgs.len() { HandlerResult::Success } else { again() }
         }
     }

@@ -62,7 +62,7 @@ impl LeasedMessageHandler for Clerk {
 
 impl TransactionalHandler<Postgres> for Clerk {
     async fn handle(&self, conn: &mut PgConnection, msgs: &[OutboxMessage]) -> HandlerResult {
-        if let Err(error) = write_effects(conn, msgs).await {
+        if let Err(error) = write_effects(msgs).execute(conn).await {
             return HandlerResult::Retry { reason: error.to_string() };
         }
         for msg in msgs {

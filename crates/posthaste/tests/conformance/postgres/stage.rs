@@ -152,7 +152,7 @@ impl Memory {
 
     /// A handler that asks the script what to do with each message; it is told the number of the call, from 1.
     pub fn scripted<F: Script>(&self, script: F) -> Scripted<F> {
-        Scripted { memory: self.clone(), script }
+        Scripted { memory: self.clone(), script, prepares: true }
     }
 }
 
@@ -176,6 +176,7 @@ impl<F: Fn(usize, &OutboxMessage) -> Step + Send + Sync + 'static> Script for F 
 pub struct Scripted<F> {
     memory: Memory,
     script: F,
+    prepares: bool,
 }
 
 impl<F: Script> LeasedHandler for Scripted<F> {
@@ -215,11 +216,16 @@ impl<F: Script> TransactionalHandler<Postgres> for Scripted<F> {
 }
 
 impl<F: Script> Scripted<F> {
+    /// Leaves no prepared statement behind in its session, as is proper where sessions are shared.
+    pub fn unprepared(self) -> Self {
+        Self { prepares: false, ..self }
+    }
+
     /// Writes the effects of all messages; then the first of them that is not acked decides for the call.
     async fn transact(&self, conn: &mut PgConnection, messages: &[OutboxMessage]) -> HandlerResult {
         let call = self.memory.call();
         self.memory.give(messages);
-        if let Err(error) = write_effects(conn, messages).await {
+        if let Err(error) = write_effects(messages).persistent(self.prepares).execute(conn).await {
             return HandlerResult::Retry { reason: error.to_string() };
         }
         for message in messages {
