@@ -6,13 +6,14 @@ use tokio::time::Instant;
 
 use super::{
     modes::{InMode, Mode, in_modes},
-    stage::{Memory, assert_consistent, builder, count, eventually, fresh, millis, secs, settled},
+    stage::{Memory, Step, assert_consistent, builder, count, eventually, fresh, millis, secs, settled},
 };
 
 in_modes! {
     [leased, transactional, batch]:
         g12_killed_sessions_of_every_kind_delay_delivery_by_less_than_5_s_and_lose_nothing,
-        trimming_both_chains_to_their_newest_links_changes_nothing;
+        trimming_both_chains_to_their_newest_links_changes_nothing,
+        g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain_trimmed_changes_nothing;
 }
 
 /// Kills every session of the workers, whatever it is doing.
@@ -175,28 +176,18 @@ async fn named(db: &super::stage::Db, application: &str) -> PgPool {
     PgPool::connect_with((*db.pool.connect_options()).clone().application_name(application)).await.unwrap()
 }
 
-/// Acks what it is given once it is told to.
-struct Obedient(Memory, tokio::sync::watch::Receiver<bool>);
-
-impl posthaste::LeasedMessageHandler for Obedient {
-    async fn handle(&self, msg: &posthaste::OutboxMessage) -> posthaste::MessageResult {
-        self.0.note(msg);
-        self.1.clone().wait_for(|go| *go).await.unwrap();
-        posthaste::MessageResult::Ok
-    }
-}
-
-/// Under a lease: in a transaction, the settlement that stalls has the partition locked, and nobody takes over.
-#[tokio::test]
-async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain_trimmed_changes_nothing() {
+/// In a transaction, the settlement that stalls has the partition locked; it is taken over once its session is ended.
+async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain_trimmed_changes_nothing(
+    mode: Mode,
+) {
     use posthaste::LeaseConfig;
     let db = fresh().await;
     let lease = LeaseConfig { duration: millis(2000), headroom: millis(500) };
     let (slow_pool, memory) = (named(&db, "slow").await, Memory::new());
-    let (go, gone) = tokio::sync::watch::channel(false);
+    let (go, told) = tokio::sync::watch::channel(false);
     let slow = super::stage::builder_on(slow_pool.clone())
         .queue("q", Partitions::of(1))
-        .leased(Obedient(memory.clone(), gone))
+        .handled(mode, memory.scripted(move |_, _| Step::AckWhen(told.clone())))
         .lease(lease)
         .start()
         .await
@@ -211,7 +202,7 @@ async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain
     let (quick_pool, quick_memory) = (named(&db, "quick").await, Memory::new());
     let quick = super::stage::builder_on(quick_pool.clone())
         .queue("q", Partitions::of(1))
-        .leased(quick_memory.handler())
+        .handled(mode, quick_memory.handler())
         .lease(lease)
         .start()
         .await
@@ -241,6 +232,7 @@ async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain
     );
     slow_pool.close().await;
     quick_pool.close().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 

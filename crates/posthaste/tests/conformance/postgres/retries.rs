@@ -2,12 +2,13 @@
 
 use posthaste::{
     EnqueueMessage, HandlerResult, LeaseConfig, LeasedMessageHandler, MessageResult, OutboxMessage,
-    Partitions,
+    Partitions, TransactionalMessageHandler,
 };
+use sqlx::{PgConnection, Postgres};
 use tokio::time::Instant;
 
 use super::{
-    modes::{InMode, Mode, in_modes},
+    modes::{HandledQueue, InMode, Mode, in_modes, write_effects},
     stage::{
         Memory, Step, builder, count, eventually, fresh, millis, quick_retries, remember_links, secs, settled,
     },
@@ -20,6 +21,7 @@ in_modes! {
         who_inherits_a_crash_gets_the_suspect_alone,
         no_message_is_buried_for_the_death_of_a_session;
     [leased, transactional]:
+        a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up,
         a_lease_further_ahead_than_it_is_long_counts_as_expired,
         g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_returns(
             flavor = "multi_thread", worker_threads = 4),
@@ -150,33 +152,47 @@ async fn g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_go
     }
 }
 
-#[tokio::test]
-async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up() {
+async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up(mode: Mode) {
     struct Slow(Memory);
-    impl LeasedMessageHandler for Slow {
-        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+    impl Slow {
+        async fn take_a_while(&self, msg: &OutboxMessage) {
             self.0.note(msg);
             tokio::time::sleep(millis(150)).await;
+        }
+    }
+    impl LeasedMessageHandler for Slow {
+        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+            self.take_a_while(msg).await;
             MessageResult::Ok
         }
     }
+    impl TransactionalMessageHandler<Postgres> for Slow {
+        async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
+            self.take_a_while(msg).await;
+            write_effects(std::slice::from_ref(msg)).execute(conn).await.map(drop).into()
+        }
+    }
     let (db, memory) = (fresh().await, Memory::new());
-    let handle = builder(&db)
-        .processor_tuning(quick_retries())
-        .queue("q", Partitions::of(1))
-        .leased(std::sync::Arc::new(Slow(memory.clone())))
-        .lease(LeaseConfig { duration: millis(1000), headroom: millis(500) })
-        .start()
-        .await
-        .unwrap();
+    let queue = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
+    let slow = std::sync::Arc::new(Slow(memory.clone()));
+    let queue = match mode {
+        Mode::Leased => HandledQueue::Leased(queue.leased(slow)),
+        Mode::Transactional | Mode::Batch => HandledQueue::Transactional(queue.transactional(slow)),
+    };
+    let handle =
+        queue.lease(LeaseConfig { duration: millis(1000), headroom: millis(500) }).start().await.unwrap();
     handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 10]).await.unwrap();
     eventually("all are settled", async || settled(&db.pool).await == 10).await;
     handle.stop().await;
-    // The message that ran out of time came again; no other did.
     let mut seqs: Vec<_> = memory.all().iter().map(|seen| seen.message.seq).collect();
+    // The message that ran out of time came again; no other did. In a transaction it is let finish.
+    if mode == Mode::Transactional {
+        assert_eq!(seqs.len(), 10);
+    }
     assert!(seqs.is_sorted());
     seqs.dedup();
     assert!(seqs.into_iter().eq(1..=10));
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 

@@ -160,6 +160,8 @@ impl Memory {
 pub enum Step {
     Ack,
     AckAfter(Duration),
+    /// Ack it once this is true.
+    AckWhen(watch::Receiver<bool>),
     /// Leave it taken and go on.
     Leave,
     Reject(String),
@@ -189,6 +191,10 @@ impl<F: Script> LeasedHandler for Scripted<F> {
                 Step::Ack => batch.ack(),
                 Step::AckAfter(delay) => {
                     tokio::time::sleep(delay).await;
+                    batch.ack();
+                }
+                Step::AckWhen(mut told) => {
+                    told.wait_for(|told| *told).await.expect("the test goes on");
                     batch.ack();
                 }
                 Step::Leave => {}
@@ -233,6 +239,9 @@ impl<F: Script> Scripted<F> {
             match (self.script)(call, message) {
                 Step::Ack | Step::Leave | Step::AckMany(_) => {}
                 Step::AckAfter(delay) => tokio::time::sleep(delay).await,
+                Step::AckWhen(mut told) => {
+                    told.wait_for(|told| *told).await.expect("the test goes on");
+                }
                 Step::Reject(reason) => return HandlerResult::Reject { reason },
                 Step::Return(result) => return result,
                 Step::Panic(text) => panic!("{text}"),
