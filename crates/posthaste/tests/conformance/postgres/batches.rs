@@ -3,13 +3,15 @@
 use posthaste::{EnqueueMessage, HandlerResult, Partitions};
 
 use super::stage::{
-    Db, Memory, Step, assert_consistent, builder, count, eventually, fresh, quick_retries, settled,
+    Db, Memory, Step, assert_consistent, builder, count, eventually, fresh, quick_retries, remember_links,
+    settled,
 };
 
 /// Enqueues `n` messages "0", "1", … to one partition before the workers start, so that they come as one batch.
 async fn played(n: u32, script: impl Fn(usize, &str) -> Step + Send + Sync + 'static) -> (Db, Memory) {
     let db = fresh().await;
     super::stage::register(&db, Partitions::of(1)).await;
+    remember_links(&db).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
     let messages: Vec<_> = (0..n).map(|n| EnqueueMessage::new(n.to_string())).collect();
     outbox.enqueue_batch(&db.pool, "q", &messages).await.unwrap();
@@ -137,6 +139,7 @@ async fn success_without_taking_a_message_is_a_retry() {
         }
     }
     let (db, memory) = (fresh().await, Memory::new());
+    remember_links(&db).await;
     let handle = builder(&db)
         .processor_tuning(quick_retries())
         .queue("q", Partitions::of(1))
@@ -149,9 +152,7 @@ async fn success_without_taking_a_message_is_a_retry() {
     memory.has(2).await;
     assert_eq!(memory.all()[0].message.attempts, 3);
     handle.stop().await;
-    let errors =
-        count(&db.pool, "SELECT count(*) FROM posthaste_cursor WHERE last_error LIKE '%without taking%'")
-            .await;
+    let errors = count(&db.pool, "SELECT count(*) FROM links WHERE last_error LIKE '%without taking%'").await;
     assert!(errors >= 3);
     db.remove().await;
 }
@@ -164,8 +165,7 @@ async fn a_panic_is_a_retry_with_its_text() {
     })
     .await;
     assert_eq!(memory.payloads(), ["0", "1", "1", "2"]);
-    let errors =
-        "SELECT count(*) FROM posthaste_cursor WHERE last_error = 'panic: bad luck' AND attempts = 1";
+    let errors = "SELECT count(*) FROM links WHERE last_error = 'panic: bad luck' AND attempts = 1";
     assert_eq!(count(&db.pool, errors).await, 1);
     db.remove().await;
 }

@@ -1,10 +1,20 @@
 //! G12 and the chains: sessions killed, and appends that come too late.
 
 use posthaste::{EnqueueMessage, Partitions};
-use sqlx::{Connection, PgPool};
+use sqlx::{Connection, PgConnection, PgPool};
 use tokio::time::Instant;
 
-use super::stage::{Memory, assert_consistent, builder, count, eventually, fresh, millis, secs, settled};
+use super::{
+    modes::{InMode, Mode, in_modes},
+    stage::{Memory, Step, assert_consistent, builder, count, eventually, fresh, millis, secs, settled},
+};
+
+in_modes! {
+    [leased, transactional, batch]:
+        g12_killed_sessions_of_every_kind_delay_delivery_by_less_than_5_s_and_lose_nothing,
+        trimming_both_chains_to_their_newest_links_changes_nothing,
+        g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain_trimmed_changes_nothing;
+}
 
 /// Kills every session of the workers, whatever it is doing.
 async fn kill_workers(pool: &PgPool) -> i64 {
@@ -13,10 +23,10 @@ async fn kill_workers(pool: &PgPool) -> i64 {
     sqlx::query_scalar(sql).fetch_one(pool).await.expect("they are killed")
 }
 
-#[tokio::test]
-async fn g12_killed_sessions_of_every_kind_delay_delivery_by_less_than_5_s_and_lose_nothing() {
+async fn g12_killed_sessions_of_every_kind_delay_delivery_by_less_than_5_s_and_lose_nothing(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
-    let handle = builder(&db).queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
+    let handle =
+        builder(&db).queue("q", Partitions::of(4)).handled(mode, memory.handler()).start().await.unwrap();
     let outbox = handle.outbox();
     let mut sent = 0;
     for round in 0..10_u32 {
@@ -39,13 +49,14 @@ async fn g12_killed_sessions_of_every_kind_delay_delivery_by_less_than_5_s_and_l
     ids.dedup();
     assert_eq!(ids.len(), usize::try_from(sent).unwrap(), "each at least once");
     assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn trimming_both_chains_to_their_newest_links_changes_nothing() {
+async fn trimming_both_chains_to_their_newest_links_changes_nothing(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
-    let handle = builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
+    let handle =
+        builder(&db).queue("q", Partitions::of(1)).handled(mode, memory.handler()).start().await.unwrap();
     for n in 0..20_usize {
         handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
         memory.has(n + 1).await;
@@ -65,6 +76,7 @@ async fn trimming_both_chains_to_their_newest_links_changes_nothing() {
     );
     assert_eq!(count(&db.pool, "SELECT max(last_seq) FROM posthaste_outgoing").await, 20);
     assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
@@ -89,10 +101,7 @@ async fn ticks_that_race_sequence_each_message_once() {
                 .unwrap();
         }
         tokio::time::sleep(millis(20)).await;
-        sqlx::raw_sql("DELETE FROM posthaste_tick WHERE id < (SELECT max(id) FROM posthaste_tick)")
-            .execute(&mut *stall)
-            .await
-            .unwrap();
+        trim(&mut stall, "posthaste_tick", "id").await;
         stall.commit().await.unwrap();
         eventually("the round is settled", async || settled(&db.pool).await == i64::from(round + 1) * 3)
             .await;
@@ -113,7 +122,7 @@ async fn ticks_that_race_sequence_each_message_once() {
 /// before it writes its own.
 struct Gate {
     key: i64,
-    holder: sqlx::PgConnection,
+    holder: PgConnection,
 }
 
 impl Gate {
@@ -130,7 +139,7 @@ impl Gate {
              END $$;
              CREATE TRIGGER stall BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION stall_{table}();"
         );
-        let mut holder = sqlx::PgConnection::connect_with(&db.pool.connect_options()).await.unwrap();
+        let mut holder = PgConnection::connect_with(&db.pool.connect_options()).await.unwrap();
         sqlx::query("SELECT pg_advisory_lock($1)").bind(key).execute(&mut holder).await.unwrap();
         sqlx::raw_sql(sqlx::AssertSqlSafe(trigger)).execute(&mut holder).await.unwrap();
         Self { key, holder }
@@ -148,7 +157,7 @@ impl Gate {
 }
 
 /// Trims a chain as vacuum does: oldest first, never the newest link, and giving up at a link that somebody builds on.
-async fn trim(pool: &PgPool, table: &str, number: &str) {
+async fn trim(conn: &mut PgConnection, table: &str, number: &str) {
     let sql = format!(
         "DO $$ DECLARE n bigint; BEGIN
              LOOP
@@ -160,34 +169,25 @@ async fn trim(pool: &PgPool, table: &str, number: &str) {
          EXCEPTION WHEN lock_not_available THEN NULL;
          END $$"
     );
-    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(pool).await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(conn).await.unwrap();
 }
 
 async fn named(db: &super::stage::Db, application: &str) -> PgPool {
     PgPool::connect_with((*db.pool.connect_options()).clone().application_name(application)).await.unwrap()
 }
 
-/// Acks what it is given once it is told to.
-struct Obedient(Memory, tokio::sync::watch::Receiver<bool>);
-
-impl posthaste::LeasedMessageHandler for Obedient {
-    async fn handle(&self, msg: &posthaste::OutboxMessage) -> posthaste::MessageResult {
-        self.0.note(msg);
-        self.1.clone().wait_for(|go| *go).await.unwrap();
-        posthaste::MessageResult::Ok
-    }
-}
-
-#[tokio::test]
-async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain_trimmed_changes_nothing() {
+/// In a transaction, the settlement that stalls has the partition locked; it is taken over once its session is ended.
+async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain_trimmed_changes_nothing(
+    mode: Mode,
+) {
     use posthaste::LeaseConfig;
     let db = fresh().await;
     let lease = LeaseConfig { duration: millis(2000), headroom: millis(500) };
     let (slow_pool, memory) = (named(&db, "slow").await, Memory::new());
-    let (go, gone) = tokio::sync::watch::channel(false);
+    let (go, told) = tokio::sync::watch::channel(false);
     let slow = super::stage::builder_on(slow_pool.clone())
         .queue("q", Partitions::of(1))
-        .leased(Obedient(memory.clone(), gone))
+        .handled(mode, memory.scripted(move |_, _| Step::AckWhen(told.clone())))
         .lease(lease)
         .start()
         .await
@@ -202,7 +202,7 @@ async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain
     let (quick_pool, quick_memory) = (named(&db, "quick").await, Memory::new());
     let quick = super::stage::builder_on(quick_pool.clone())
         .queue("q", Partitions::of(1))
-        .leased(quick_memory.handler())
+        .handled(mode, quick_memory.handler())
         .lease(lease)
         .start()
         .await
@@ -214,7 +214,7 @@ async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain
         let epoch = count(&db.pool, newest).await;
         quick.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("more")).await.unwrap();
         eventually("the chain grows", async || count(&db.pool, newest).await > epoch).await;
-        trim(&db.pool, "posthaste_cursor", "epoch").await;
+        trim(&mut db.pool.acquire().await.unwrap(), "posthaste_cursor", "epoch").await;
     }
     let epoch = count(&db.pool, newest).await;
     let total = count(&db.pool, "SELECT max(last_seq) FROM posthaste_outgoing").await;
@@ -232,6 +232,7 @@ async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain
     );
     slow_pool.close().await;
     quick_pool.close().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
@@ -258,7 +259,7 @@ async fn a_tick_that_stalls_while_others_tick_and_the_chain_is_trimmed_sequences
                   RETURNING ids) DELETE FROM posthaste_incoming WHERE id IN (SELECT unnest(ids) FROM gone)";
     for n in 1..=3 {
         sqlx::raw_sql(by_hand).execute(&db.pool).await.unwrap();
-        trim(&db.pool, "posthaste_tick", "id").await;
+        trim(&mut db.pool.acquire().await.unwrap(), "posthaste_tick", "id").await;
         let insert = "INSERT INTO posthaste_incoming (partition_id, payload_type, payload)
                       SELECT id, 't', 'more' FROM posthaste_partition";
         sqlx::raw_sql(insert).execute(&db.pool).await.unwrap();

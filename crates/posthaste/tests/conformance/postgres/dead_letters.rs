@@ -2,13 +2,25 @@
 
 use posthaste::{EnqueueMessage, HandlerResult, Partitions};
 
-use super::stage::{Memory, Step, builder, count, eventually, fresh, quick_retries, settled};
+use super::{
+    modes::{InMode, Mode, in_modes},
+    stage::{Memory, Step, builder, count, eventually, fresh, quick_retries, settled},
+};
 
-#[tokio::test]
-async fn a_dead_letter_is_the_whole_message() {
+in_modes! {
+    [leased, transactional, batch]:
+        a_dead_letter_is_the_whole_message,
+        g10_no_reason_can_block_a_partition,
+        g10_two_to_the_31_attempts_do_not_overflow;
+    // The tries of a batch count for its first message.
+    [leased, transactional]:
+        max_attempts_buries_the_message_that_was_tried_and_no_other;
+}
+
+async fn a_dead_letter_is_the_whole_message(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     let handler = memory.scripted(|_, _| Step::Reject("broken".to_owned()));
-    let handle = builder(&db).queue("q", Partitions::of(4)).leased(handler).start().await.unwrap();
+    let handle = builder(&db).queue("q", Partitions::of(4)).handled(mode, handler).start().await.unwrap();
     let message =
         EnqueueMessage::new(vec![0, 255, 7]).key("customer-7").payload_type("order").header("a", "b");
     let id = handle.outbox().enqueue(&db.pool, "q", message).await.unwrap();
@@ -17,19 +29,29 @@ async fn a_dead_letter_is_the_whole_message() {
     })
     .await;
     handle.stop().await;
-    let whole = "SELECT count(*) FROM posthaste_dead_letter d JOIN posthaste_incoming i USING (id)
+    let whole = "SELECT count(*) FROM posthaste_dead_letter d
                  WHERE id = $1 AND d.queue = 'q' AND d.partition = $2 AND d.seq = 1 AND d.key = 'customer-7'
                    AND d.headers = '[[\"a\",\"b\"]]' AND d.payload = '\\x00ff07' AND d.payload_type = 'order'
-                   AND d.created_at = i.created_at AND d.attempts = 1 AND d.reason = 'broken' AND d.status = 'pending'
-                   AND d.partition_id = i.partition_id AND d.rejected_at > d.created_at";
+                   AND (extract(epoch FROM d.created_at) * 1000000)::bigint = $4 AND d.attempts = 1
+                   AND d.reason = 'broken' AND d.status = 'pending' AND d.partition_id = $3
+                   AND d.rejected_at > d.created_at";
     let partition = Partitions::of(4).for_key("customer-7").cast_signed();
-    let found: i64 = sqlx::query_scalar(whole).bind(id.0).bind(partition).fetch_one(&db.pool).await.unwrap();
+    let seen = memory.all()[0].message.clone();
+    let created = seen.created_at.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
+    let found: i64 = sqlx::query_scalar(whole)
+        .bind(id.0)
+        .bind(partition)
+        .bind(seen.partition_id)
+        .bind(i64::try_from(created).unwrap())
+        .fetch_one(&db.pool)
+        .await
+        .unwrap();
     assert_eq!(found, 1);
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g10_no_reason_can_block_a_partition() {
+async fn g10_no_reason_can_block_a_partition(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     let hostile = ["a\0b\0", "'; DROP TABLE x; --", "\u{FFFD}\u{1F98A}", ""];
     let handler = memory.scripted(move |_, message| match message.payload[0] {
@@ -42,7 +64,7 @@ async fn g10_no_reason_can_block_a_partition() {
     let handle = builder(&db)
         .processor_tuning(quick_retries().batch_size(1))
         .queue("q", Partitions::of(1))
-        .leased(handler)
+        .handled(mode, handler)
         .max_attempts(3)
         .start()
         .await
@@ -67,11 +89,11 @@ async fn g10_no_reason_can_block_a_partition() {
         Some(&[7][..]),
         "what is behind them is delivered"
     );
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn max_attempts_buries_the_message_that_was_tried_and_no_other() {
+async fn max_attempts_buries_the_message_that_was_tried_and_no_other(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     let handler = memory.scripted(|_, message| match message.payload.as_slice() {
         b"bad" => Step::Return(HandlerResult::Retry { reason: format!("try {}", message.attempts) }),
@@ -80,7 +102,7 @@ async fn max_attempts_buries_the_message_that_was_tried_and_no_other() {
     let handle = builder(&db)
         .processor_tuning(quick_retries())
         .queue("q", Partitions::of(1))
-        .leased(handler)
+        .handled(mode, handler)
         .max_attempts(4)
         .start()
         .await
@@ -100,13 +122,14 @@ async fn max_attempts_buries_the_message_that_was_tried_and_no_other() {
     assert_eq!(attempts, [0, 1, 2, 3, 0, 1, 2, 3]);
     let dead = "SELECT count(*) FROM posthaste_dead_letter WHERE attempts = 4 AND reason = 'try 3'";
     assert_eq!(count(&db.pool, dead).await, 2);
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g10_two_to_the_31_attempts_do_not_overflow() {
+async fn g10_two_to_the_31_attempts_do_not_overflow(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
-    let handle = builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
+    let handle =
+        builder(&db).queue("q", Partitions::of(1)).handled(mode, memory.handler()).start().await.unwrap();
     handle.stop().await;
     sqlx::raw_sql("UPDATE posthaste_cursor SET attempts = 2147483647").execute(&db.pool).await.unwrap();
     let handler = memory.scripted(|call, _| {
@@ -115,7 +138,7 @@ async fn g10_two_to_the_31_attempts_do_not_overflow() {
     let handle = builder(&db)
         .processor_tuning(quick_retries())
         .queue("q", Partitions::of(1))
-        .leased(handler)
+        .handled(mode, handler)
         .start()
         .await
         .unwrap();
@@ -123,5 +146,6 @@ async fn g10_two_to_the_31_attempts_do_not_overflow() {
     memory.has(4).await;
     assert!(memory.all().iter().all(|seen| seen.message.attempts == 2_147_483_646));
     handle.stop().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }

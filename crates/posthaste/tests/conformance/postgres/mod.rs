@@ -1,4 +1,4 @@
-//! The pipeline on PostgreSQL, from enqueue to leased delivery.
+//! The pipeline on PostgreSQL, from enqueue to delivery.
 
 mod batches;
 mod bounds;
@@ -7,6 +7,7 @@ mod crashes;
 mod dead_letters;
 mod delivery;
 mod enqueueing;
+mod modes;
 mod order;
 mod pooler;
 mod processes;

@@ -5,7 +5,19 @@ use std::collections::HashMap;
 use posthaste::{EnqueueMessage, Partitions};
 use tokio::time::Instant;
 
-use super::stage::{Memory, assert_consistent, builder, fresh, millis, secs};
+use super::{
+    modes::{InMode, Mode, in_modes, write_effects},
+    stage::{Memory, assert_consistent, builder, fresh, millis, secs},
+};
+
+in_modes! {
+    [leased, transactional, batch]:
+        g5_sixteen_producers_mixing_long_and_short_transactions_across_four_partitions,
+        g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_behind_what_is_settled;
+    // A batch handler cannot reject one message of several.
+    [leased, transactional]:
+        g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message;
+}
 
 /// One transaction of a producer.
 struct Transaction {
@@ -15,11 +27,11 @@ struct Transaction {
     messages: Vec<(u32, i64)>,
 }
 
-#[tokio::test]
-async fn g5_sixteen_producers_mixing_long_and_short_transactions_across_four_partitions() {
+async fn g5_sixteen_producers_mixing_long_and_short_transactions_across_four_partitions(mode: Mode) {
     let db = fresh().await;
     let memory = Memory::new();
-    let handle = builder(&db).queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
+    let handle =
+        builder(&db).queue("q", Partitions::of(4)).handled(mode, memory.handler()).start().await.unwrap();
     let pool = sqlx::postgres::PgPoolOptions::new()
         .max_connections(20)
         .connect_with((*db.pool.connect_options()).clone())
@@ -112,33 +124,57 @@ async fn g5_sixteen_producers_mixing_long_and_short_transactions_across_four_par
     }
     assert_consistent(&db.pool).await;
     pool.close().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_behind_what_is_settled() {
-    use posthaste::{Batch, HandlerResult, LeasedHandler};
+async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_behind_what_is_settled(
+    mode: Mode,
+) {
+    use posthaste::{
+        Batch, HandlerResult, LeasedHandler, OutboxMessage, TransactionalHandler, TransactionalMessageHandler,
+    };
+    use sqlx::{PgConnection, Postgres};
     use std::sync::Mutex;
 
     /// Takes and settles more or less of each batch, by its number.
     struct Picky(std::sync::Arc<Mutex<Vec<(i64, i64, i64)>>>);
-    impl LeasedHandler for Picky {
-        async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
-            let call = self.0.lock().unwrap().len();
-            let all = batch.next_chunk(usize::MAX);
+    impl Picky {
+        /// How many are acked. Unless that is all of them, nothing is settled: what was taken last is settled first.
+        fn look_at(&self, all: &[OutboxMessage]) -> usize {
             assert!(all.windows(2).all(|pair| pair[1].seq == pair[0].seq + 1), "consecutive");
             assert!(
                 all.iter().all(|message| message.partition_id == all[0].partition_id),
                 "of one partition"
             );
-            let acked = call * 7 % (all.len() + 1);
-            // The first `acked` of them: what was taken last is settled first, so nothing is acked from the front on
-            // unless everything is.
+            let mut calls = self.0.lock().unwrap();
+            let acked = calls.len() * 7 % (all.len() + 1);
             let done = if acked == all.len() { all.len() } else { 0 };
-            batch.ack_chunk(acked);
             let last = all[0].seq + i64::try_from(done).unwrap() - 1;
-            self.0.lock().unwrap().push((i64::from(all[0].partition), all[0].seq, last));
-            HandlerResult::Retry { reason: "more later".to_owned() }
+            calls.push((i64::from(all[0].partition), all[0].seq, last));
+            acked
+        }
+    }
+    fn again() -> HandlerResult {
+        HandlerResult::Retry { reason: "more later".to_owned() }
+    }
+    impl LeasedHandler for Picky {
+        async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+            let acked = self.look_at(batch.next_chunk(usize::MAX));
+            batch.ack_chunk(acked);
+            again()
+        }
+    }
+    impl TransactionalHandler<Postgres> for Picky {
+        async fn handle(&self, conn: &mut PgConnection, msgs: &[OutboxMessage]) -> HandlerResult {
+            let acked = self.look_at(msgs);
+            write_effects(msgs).execute(conn).await.unwrap();
+            if acked == msgs.len() { HandlerResult::Success } else { again() }
+        }
+    }
+    impl TransactionalMessageHandler<Postgres> for Picky {
+        async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
+            TransactionalHandler::handle(self, conn, std::slice::from_ref(msg)).await
         }
     }
     let db = fresh().await;
@@ -147,7 +183,7 @@ async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_b
     let handle = builder(&db)
         .processor_tuning(tuning)
         .queue("q", Partitions::of(2))
-        .leased(Picky(std::sync::Arc::clone(&calls)))
+        .handled(mode, Picky(std::sync::Arc::clone(&calls)))
         .start()
         .await
         .unwrap();
@@ -165,12 +201,12 @@ async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_b
         assert_eq!(settled, 30);
     }
     assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
 /// Whatever handlers do: the cursor only goes forward, and every message is handled or buried before it is passed.
-#[tokio::test]
-async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message() {
+async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message(mode: Mode) {
     use super::stage::{Step, quick_retries, settled, within};
     use posthaste::HandlerResult;
     use std::{
@@ -198,7 +234,7 @@ async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message() {
     let handle = builder(&db)
         .processor_tuning(quick_retries().batch_size(7).retry_max(millis(10)).retry_base(millis(1)))
         .queue("q", Partitions::of(2))
-        .leased(handler)
+        .handled(mode, handler)
         .start()
         .await
         .unwrap();
@@ -218,5 +254,6 @@ async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message() {
         let fate = (acked.contains(&id.0), buried.contains(&id.0));
         assert!(fate == (true, false) || (fate.1 && rejected.contains(&id.0)), "message {id}: {fate:?}");
     }
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }

@@ -3,10 +3,16 @@
 use posthaste::{EnqueueMessage, Outbox, Partitions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
-use super::stage::{Memory, assert_consistent, builder_on, fresh, secs, settled, within};
+use super::{
+    modes::{InMode, Mode, in_modes},
+    stage::{Memory, assert_consistent, builder_on, fresh, secs, settled, within},
+};
 
-#[tokio::test]
-async fn everything_works_behind_a_transaction_pooler() {
+in_modes! {
+    [leased, transactional, batch]: everything_works_behind_a_transaction_pooler;
+}
+
+async fn everything_works_behind_a_transaction_pooler(mode: Mode) {
     let url = std::env::var("POSTHASTE_TEST_PGBOUNCER_URL").expect(
         "POSTHASTE_TEST_PGBOUNCER_URL is not set: run `cargo xtask test`, or set it to a pgbouncer's URL",
     );
@@ -23,7 +29,9 @@ async fn everything_works_behind_a_transaction_pooler() {
     // Two, so that their sessions are mixed up as much as can be.
     let mut handles = Vec::new();
     for _ in 0..2 {
-        let outbox = builder_on(pool.clone()).queue("q", Partitions::of(4)).leased(memory.handler());
+        let outbox = builder_on(pool.clone())
+            .queue("q", Partitions::of(4))
+            .handled(mode, memory.handler().unprepared());
         handles.push(outbox.start().await.unwrap());
     }
     let producer = Outbox::connect(pool.clone()).await.unwrap();
@@ -45,6 +53,7 @@ async fn everything_works_behind_a_transaction_pooler() {
     }
     assert_eq!(memory.all().len(), 91, "each once");
     assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
 
     // No session of the pooler has our settings, or listens: held all at once, so that each is looked at.
     let mut sessions = Vec::new();

@@ -1,5 +1,5 @@
 //! Real processes: several workers on one queue, killed and paused. Each test starts itself again as a worker, which
-//! appends what it sees to a file.
+//! appends what it sees to a file, and has the mode of the test.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,12 +14,23 @@ use nix::{
     unistd::Pid,
 };
 use posthaste::{
-    EnqueueMessage, LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxMessage, Partitions,
+    EnqueueMessage, HandlerResult, LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxMessage,
+    Partitions, TransactionalHandler, TransactionalMessageHandler,
 };
-use sqlx::PgPool;
+use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::time::Instant;
 
-use super::stage::{Db, assert_consistent, builder_on, fresh, millis, secs, settled, within};
+use super::{
+    modes::{InMode, Mode, in_modes, write_effects},
+    stage::{Db, assert_consistent, builder_on, fresh, millis, secs, settled, within},
+};
+
+in_modes! {
+    [leased, transactional, batch]:
+        g4_four_processes_compete_without_a_duplicate,
+        g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s,
+        g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes;
+}
 
 /// In the environment of a worker: the database and the file.
 const WORKER: &str = "POSTHASTE_TEST_WORKER";
@@ -31,26 +42,50 @@ struct Clerk {
     file: PathBuf,
 }
 
-impl LeasedMessageHandler for Clerk {
-    async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+impl Clerk {
+    async fn write_down(&self, msg: &OutboxMessage) {
         let line =
             format!("{} {} {} {} {}\n", std::process::id(), msg.partition, msg.seq, msg.id, msg.attempts);
         let mut file =
             std::fs::OpenOptions::new().append(true).create(true).open(&self.file).expect("the file");
         file.write_all(line.as_bytes()).expect("a line");
         tokio::time::sleep(millis(2)).await;
+    }
+}
+
+impl LeasedMessageHandler for Clerk {
+    async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+        self.write_down(msg).await;
         MessageResult::Ok
     }
 }
 
+impl TransactionalHandler<Postgres> for Clerk {
+    async fn handle(&self, conn: &mut PgConnection, msgs: &[OutboxMessage]) -> HandlerResult {
+        if let Err(error) = write_effects(msgs).execute(conn).await {
+            return HandlerResult::Retry { reason: error.to_string() };
+        }
+        for msg in msgs {
+            self.write_down(msg).await;
+        }
+        HandlerResult::Success
+    }
+}
+
+impl TransactionalMessageHandler<Postgres> for Clerk {
+    async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
+        TransactionalHandler::handle(self, conn, std::slice::from_ref(msg)).await
+    }
+}
+
 /// If this process was started as a worker: be one until killed, or until standard input is closed.
-async fn be_a_worker_if_asked() -> bool {
+async fn be_a_worker_if_asked(mode: Mode) -> bool {
     let Ok(url) = std::env::var(WORKER) else { return false };
     let file = std::env::var_os(FILE).map(PathBuf::from).expect("a file");
     let pool = PgPool::connect(&url).await.expect("the database");
     let handle = builder_on(pool)
         .queue("q", Partitions::of(4))
-        .leased(Clerk { file })
+        .handled(mode, Clerk { file })
         .lease(LeaseConfig { duration: LEASE, headroom: millis(200) })
         .start()
         .await
@@ -65,14 +100,15 @@ async fn be_a_worker_if_asked() -> bool {
 
 /// Workers in processes of their own; those that are left are killed at the end.
 struct Workers {
-    test: &'static str,
+    /// Its full name.
+    test: String,
     url: String,
     file: PathBuf,
     children: Vec<Child>,
 }
 
 impl Workers {
-    fn new(db: &Db, test: &'static str, folder: &Path) -> Self {
+    fn new(db: &Db, mode: Mode, test: &str, folder: &Path) -> Self {
         let options = db.pool.connect_options();
         let name = options.get_database().unwrap_or_default();
         let url = format!(
@@ -81,12 +117,13 @@ impl Workers {
             options.get_host(),
             options.get_port()
         );
+        let test = format!("postgres::processes::{}::{test}", mode.module());
         Self { test, url, file: folder.join("seen"), children: Vec::new() }
     }
 
     fn hire(&mut self) -> Pid {
         let child = Command::new(std::env::current_exe().expect("this program"))
-            .args([self.test, "--exact", "--nocapture"])
+            .args([&self.test, "--exact", "--nocapture"])
             .env(WORKER, &self.url)
             .env(FILE, &self.file)
             .stdin(Stdio::piped())
@@ -126,13 +163,13 @@ impl Drop for Workers {
     }
 }
 
-async fn send(outbox: &Outbox<sqlx::Postgres>, pool: &PgPool, messages: u32) {
+async fn send(outbox: &Outbox<Postgres>, pool: &PgPool, messages: u32) {
     let messages: Vec<_> = (0..messages).map(|n| EnqueueMessage::new("x").partition(n % 4)).collect();
     outbox.enqueue_batch(pool, "q", &messages).await.unwrap();
 }
 
 /// A database with the queue, an outbox to enqueue to, and a folder.
-async fn start() -> (Db, Outbox<sqlx::Postgres>, tempfile::TempDir) {
+async fn start() -> (Db, Outbox<Postgres>, tempfile::TempDir) {
     let db = fresh().await;
     let memory = super::stage::Memory::new();
     let handle =
@@ -155,14 +192,13 @@ fn assert_order(seen: &[[i64; 5]], each: i64) {
     assert!((0..4).all(|partition| next.get(&partition) == Some(&(each + 1))), "{next:?}");
 }
 
-#[tokio::test]
-async fn g4_four_processes_compete_without_a_duplicate() {
-    if be_a_worker_if_asked().await {
+async fn g4_four_processes_compete_without_a_duplicate(mode: Mode) {
+    if be_a_worker_if_asked(mode).await {
         return;
     }
     let (db, outbox, folder) = start().await;
-    let test = "postgres::processes::g4_four_processes_compete_without_a_duplicate";
-    let mut workers = Workers::new(&db, test, folder.path());
+    let test = "g4_four_processes_compete_without_a_duplicate";
+    let mut workers = Workers::new(&db, mode, test, folder.path());
     for _ in 0..4 {
         workers.hire();
     }
@@ -178,17 +214,17 @@ async fn g4_four_processes_compete_without_a_duplicate() {
     assert!(by_process.len() >= 2, "more than one took part: {by_process:?}");
     drop(workers);
     assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s() {
-    if be_a_worker_if_asked().await {
+async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s(mode: Mode) {
+    if be_a_worker_if_asked(mode).await {
         return;
     }
     let (db, outbox, folder) = start().await;
-    let test = "postgres::processes::g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s";
-    let mut workers = Workers::new(&db, test, folder.path());
+    let test = "g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s";
+    let mut workers = Workers::new(&db, mode, test, folder.path());
     workers.hire();
     workers.hire();
     let mut total = 0;
@@ -214,17 +250,17 @@ async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s(
     assert!(seen.iter().any(|line| line[4] > 0), "a crash leaves a trace in the attempts");
     drop(workers);
     assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes() {
-    if be_a_worker_if_asked().await {
+async fn g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes(mode: Mode) {
+    if be_a_worker_if_asked(mode).await {
         return;
     }
     let (db, outbox, folder) = start().await;
-    let test = "postgres::processes::g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes";
-    let mut workers = Workers::new(&db, test, folder.path());
+    let test = "g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes";
+    let mut workers = Workers::new(&db, mode, test, folder.path());
     let first = workers.hire();
     let mut total = 0;
     for round in 0..3 {
@@ -246,5 +282,6 @@ async fn g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes() {
     assert_order(&workers.seen(), total / 4);
     drop(workers);
     assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }

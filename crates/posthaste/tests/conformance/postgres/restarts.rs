@@ -6,7 +6,15 @@ use posthaste::{EnqueueMessage, Partitions};
 use sqlx::{Connection, PgPool};
 use tokio::time::Instant;
 
-use super::stage::{Memory, assert_consistent, builder_on, secs, settled, within};
+use super::{
+    modes::{InMode, Mode, in_modes, make_effects},
+    stage::{Memory, assert_consistent, builder_on, secs, settled, within},
+};
+
+in_modes! {
+    [leased, transactional, batch]:
+        g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s(flavor = "multi_thread", worker_threads = 2);
+}
 
 /// A server of this test's own.
 struct OwnServer {
@@ -46,15 +54,15 @@ impl Drop for OwnServer {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s() {
+async fn g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s(mode: Mode) {
     tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init().ok();
     let (server, url) = OwnServer::start();
     let pool = PgPool::connect(&url).await.unwrap();
+    make_effects(&pool).await;
     let memory = Memory::new();
     let handle = builder_on(pool.clone())
         .queue("q", Partitions::of(4))
-        .leased(memory.handler())
+        .handled(mode, memory.handler())
         .start()
         .await
         .unwrap();
@@ -85,6 +93,7 @@ async fn g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s() {
     ids.dedup();
     assert_eq!(ids.len(), usize::try_from(sent).unwrap(), "each at least once");
     assert_consistent(&pool).await;
+    mode.assert_effects(&pool).await;
     pool.close().await;
     drop(server);
 }

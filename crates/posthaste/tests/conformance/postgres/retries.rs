@@ -2,25 +2,44 @@
 
 use posthaste::{
     EnqueueMessage, HandlerResult, LeaseConfig, LeasedMessageHandler, MessageResult, OutboxMessage,
-    Partitions,
+    Partitions, TransactionalMessageHandler,
 };
+use sqlx::{PgConnection, Postgres};
 use tokio::time::Instant;
 
-use super::stage::{Memory, Step, builder, count, eventually, fresh, millis, quick_retries, secs, settled};
+use super::{
+    modes::{HandledQueue, InMode, Mode, in_modes, write_effects},
+    stage::{
+        Memory, Step, builder, count, eventually, fresh, millis, quick_retries, remember_links, secs, settled,
+    },
+};
+
+in_modes! {
+    [leased, transactional, batch]:
+        g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short,
+        g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_goes_on,
+        who_inherits_a_crash_gets_the_suspect_alone,
+        no_message_is_buried_for_the_death_of_a_session;
+    [leased, transactional]:
+        a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up,
+        a_lease_further_ahead_than_it_is_long_counts_as_expired,
+        g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_returns(
+            flavor = "multi_thread", worker_threads = 4),
+        a_batch_that_arrives_too_late_is_no_try;
+}
 
 fn retry() -> Step {
     Step::Return(HandlerResult::Retry { reason: "later".to_owned() })
 }
 
-#[tokio::test]
-async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short() {
+async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     let handler = memory.scripted(|call, _| if call <= 3 { retry() } else { Step::Ack });
     let tuning = quick_retries().retry_base(millis(200)).retry_max(millis(500));
     let handle = builder(&db)
         .processor_tuning(tuning)
         .queue("q", Partitions::of(1))
-        .leased(handler)
+        .handled(mode, handler)
         .start()
         .await
         .unwrap();
@@ -50,6 +69,7 @@ async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_sho
     }
     noise.await.unwrap();
     handle.stop().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
@@ -95,15 +115,15 @@ async fn a_poison_message_soon_comes_alone_and_the_batches_grow_again() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_goes_on() {
+async fn g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_goes_on(mode: Mode) {
     for lease in [millis(700), millis(1900)] {
         let (db, memory) = (fresh().await, Memory::new());
+        remember_links(&db).await;
         let handler = memory.scripted(|call, _| if call == 1 { Step::Hang } else { Step::Ack });
         let handle = builder(&db)
             .processor_tuning(quick_retries())
             .queue("q", Partitions::of(1))
-            .leased(handler)
+            .handled(mode, handler)
             .lease(LeaseConfig { duration: lease, headroom: millis(200) })
             .start()
             .await
@@ -114,40 +134,65 @@ async fn g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_go
         let waited = seen[1].at - seen[0].at;
         assert!(waited >= lease - millis(250) && waited < lease + millis(500), "{waited:?} of {lease:?}");
         assert_eq!(seen[1].message.attempts, 1);
-        let expired = "SELECT count(*) FROM posthaste_cursor WHERE last_error = 'lease expired'";
-        assert!(count(&db.pool, expired).await >= 1, "and it is written down why");
         handle.stop().await;
+        let errors: Vec<String> =
+            sqlx::query_scalar("SELECT DISTINCT last_error FROM links WHERE last_error <> ''")
+                .fetch_all(&db.pool)
+                .await
+                .unwrap();
+        let expected = match mode {
+            Mode::Leased => "lease expired".to_owned(),
+            Mode::Transactional | Mode::Batch => {
+                format!("the handler took longer than its timeout of {lease:?}")
+            }
+        };
+        assert_eq!(errors, [expected], "and it is written down why");
+        mode.assert_effects(&db.pool).await;
         db.remove().await;
     }
 }
 
-#[tokio::test]
-async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up() {
+async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up(mode: Mode) {
     struct Slow(Memory);
-    impl LeasedMessageHandler for Slow {
-        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+    impl Slow {
+        async fn take_a_while(&self, msg: &OutboxMessage) {
             self.0.note(msg);
             tokio::time::sleep(millis(150)).await;
+        }
+    }
+    impl LeasedMessageHandler for Slow {
+        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+            self.take_a_while(msg).await;
             MessageResult::Ok
         }
     }
+    impl TransactionalMessageHandler<Postgres> for Slow {
+        async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
+            self.take_a_while(msg).await;
+            write_effects(std::slice::from_ref(msg)).execute(conn).await.map(drop).into()
+        }
+    }
     let (db, memory) = (fresh().await, Memory::new());
-    let handle = builder(&db)
-        .processor_tuning(quick_retries())
-        .queue("q", Partitions::of(1))
-        .leased(std::sync::Arc::new(Slow(memory.clone())))
-        .lease(LeaseConfig { duration: millis(1000), headroom: millis(500) })
-        .start()
-        .await
-        .unwrap();
+    let queue = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
+    let slow = std::sync::Arc::new(Slow(memory.clone()));
+    let queue = match mode {
+        Mode::Leased => HandledQueue::Leased(queue.leased(slow)),
+        Mode::Transactional | Mode::Batch => HandledQueue::Transactional(queue.transactional(slow)),
+    };
+    let handle =
+        queue.lease(LeaseConfig { duration: millis(1000), headroom: millis(500) }).start().await.unwrap();
     handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 10]).await.unwrap();
     eventually("all are settled", async || settled(&db.pool).await == 10).await;
     handle.stop().await;
-    // The message that ran out of time came again; no other did.
     let mut seqs: Vec<_> = memory.all().iter().map(|seen| seen.message.seq).collect();
+    // The message that ran out of time came again; no other did. In a transaction it is let finish.
+    if mode == Mode::Transactional {
+        assert_eq!(seqs.len(), 10);
+    }
     assert!(seqs.is_sorted());
     seqs.dedup();
     assert!(seqs.into_iter().eq(1..=10));
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
@@ -182,7 +227,7 @@ async fn g7_a_settle_by_a_worker_whose_lease_was_taken_over_changes_nothing() {
         .execute(&db.pool)
         .await
         .unwrap();
-    let links = count(&db.pool, "SELECT count(*) FROM posthaste_cursor").await;
+    let newest = count(&db.pool, "SELECT max(epoch) FROM posthaste_cursor").await;
     taken_over.send(true).unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("next")).await.unwrap();
     memory.has(2).await;
@@ -191,13 +236,12 @@ async fn g7_a_settle_by_a_worker_whose_lease_was_taken_over_changes_nothing() {
     let dead: Vec<Vec<u8>> =
         sqlx::query_scalar("SELECT payload FROM posthaste_dead_letter").fetch_all(&db.pool).await.unwrap();
     assert_eq!(dead, [b"next"], "the late rejection of the first was not written");
-    assert!(count(&db.pool, "SELECT count(*) FROM posthaste_cursor").await > links);
+    assert!(count(&db.pool, "SELECT max(epoch) FROM posthaste_cursor").await > newest);
     super::stage::assert_consistent(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_lease_further_ahead_than_it_is_long_counts_as_expired() {
+async fn a_lease_further_ahead_than_it_is_long_counts_as_expired(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     super::stage::register(&db, Partitions::of(1)).await;
     // A day ahead, although it lasts only 30 s: the clock was set back.
@@ -205,15 +249,16 @@ async fn a_lease_further_ahead_than_it_is_long_counts_as_expired() {
                  SELECT reader, partition_id, epoch + 1, 0, 1, gen_random_uuid(), now() + interval '1 day', 30000
                  FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
     sqlx::raw_sql(ahead).execute(&db.pool).await.unwrap();
-    let handle = builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
+    let handle =
+        builder(&db).queue("q", Partitions::of(1)).handled(mode, memory.handler()).start().await.unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
     memory.has_within(1, secs(5)).await;
     handle.stop().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn who_inherits_a_crash_gets_the_suspect_alone() {
+async fn who_inherits_a_crash_gets_the_suspect_alone(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     super::stage::register(&db, Partitions::of(1)).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
@@ -222,31 +267,33 @@ async fn who_inherits_a_crash_gets_the_suspect_alone() {
                    SELECT reader, partition_id, epoch + 1, 0, 3, gen_random_uuid(), now() - interval '1 s', 30000
                    FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
     sqlx::raw_sql(crashed).execute(&db.pool).await.unwrap();
-    let handle = builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
+    remember_links(&db).await;
+    let handle =
+        builder(&db).queue("q", Partitions::of(1)).handled(mode, memory.handler()).start().await.unwrap();
     memory.has(5).await;
     handle.stop().await;
     assert_eq!(memory.all()[0].message.attempts, 3);
-    assert_eq!(memory.calls(), 2, "one message, then the others");
+    let settled: Vec<i64> = sqlx::query_scalar("SELECT DISTINCT processed_seq FROM links ORDER BY 1")
+        .fetch_all(&db.pool)
+        .await
+        .unwrap();
+    assert_eq!(settled, [0, 1, 5], "one message, then the others");
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
 /// It cannot be dropped, so it is awaited; and nobody took its lease over.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_returns() {
-    struct Blocks(Memory);
-    impl LeasedMessageHandler for Blocks {
-        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
-            self.0.note(msg);
-            if msg.partition == 0 {
-                std::thread::sleep(secs(1));
-            }
-            MessageResult::Ok
-        }
-    }
+async fn g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_returns(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
+    let handler = memory.scripted(|_, message| {
+        if message.partition == 0 {
+            std::thread::sleep(secs(1));
+        }
+        Step::Ack
+    });
     let handle = builder(&db)
         .queue("q", Partitions::of(4))
-        .leased(Blocks(memory.clone()))
+        .handled(mode, handler)
         .lease(LeaseConfig { duration: millis(700), headroom: millis(200) })
         .start()
         .await
@@ -256,17 +303,17 @@ async fn g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_
     eventually("all are settled", async || settled(&db.pool).await == 4).await;
     handle.stop().await;
     assert_eq!(memory.all().len(), 4, "each once");
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
 /// The database is so slow that the lease is over when the batch arrives: the handler was not called, so it is no try.
-#[tokio::test]
-async fn a_batch_that_arrives_too_late_is_no_try() {
+async fn a_batch_that_arrives_too_late_is_no_try(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     let handle = builder(&db)
         .processor_tuning(quick_retries())
         .queue("q", Partitions::of(1))
-        .leased(memory.handler())
+        .handled(mode, memory.handler())
         .lease(LeaseConfig { duration: millis(700), headroom: millis(200) })
         .max_attempts(1)
         .start()
@@ -286,18 +333,18 @@ async fn a_batch_that_arrives_too_late_is_no_try() {
     assert_eq!(memory.payloads(), ["0", "1"]);
     assert_eq!(memory.all()[1].message.attempts, 0);
     assert_eq!(count(&db.pool, "SELECT count(*) FROM posthaste_dead_letter").await, 0);
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
 /// The reply to an acquire is lost: the next one finds its own link, for which no handler was called. A message whose
 /// handler was not called is not buried for it.
-#[tokio::test]
-async fn no_message_is_buried_for_the_death_of_a_session() {
+async fn no_message_is_buried_for_the_death_of_a_session(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     let handle = builder(&db)
         .processor_tuning(quick_retries())
         .queue("q", Partitions::of(1))
-        .leased(memory.handler())
+        .handled(mode, memory.handler())
         .max_attempts(1)
         .start()
         .await
@@ -316,9 +363,10 @@ async fn no_message_is_buried_for_the_death_of_a_session() {
         eventually("it is settled", async || settled(&db.pool).await == n).await;
     }
     handle.stop().await;
-    let seen: std::collections::HashSet<_> = memory.ids().into_iter().collect();
+    let given: std::collections::HashSet<_> = memory.given().into_iter().collect();
     let dead: Vec<i64> =
         sqlx::query_scalar("SELECT id FROM posthaste_dead_letter").fetch_all(&db.pool).await.unwrap();
-    assert!(dead.iter().all(|id| seen.contains(id)), "buried without having been handled: {dead:?}");
+    assert!(dead.iter().all(|id| given.contains(id)), "buried without having been handled: {dead:?}");
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }

@@ -140,8 +140,8 @@ async fn two_outboxes_live_in_one_database_under_other_names() {
         assert_eq!(memory.all().len(), 1, "each sees its own");
         handle.stop().await;
     }
-    assert_eq!(count(&db.pool, "SELECT count(*) FROM one_incoming").await, 1);
-    assert_eq!(count(&db.pool, "SELECT count(*) FROM two.posthaste_incoming").await, 1);
+    assert_eq!(count(&db.pool, "SELECT max(processed_seq) FROM one_cursor").await, 1);
+    assert_eq!(count(&db.pool, "SELECT max(processed_seq) FROM two.posthaste_cursor").await, 1);
     db.remove().await;
 }
 

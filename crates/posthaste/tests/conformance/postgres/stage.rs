@@ -9,11 +9,13 @@ use std::{
 };
 
 use posthaste::{
-    Batch, HandlerResult, LeasedHandler, Outbox, OutboxBuilder, OutboxMessage, OutboxProfile, WorkerTuning,
+    Batch, HandlerResult, LeasedHandler, Outbox, OutboxBuilder, OutboxMessage, OutboxProfile,
+    TransactionalHandler, TransactionalMessageHandler, WorkerTuning,
 };
-use sqlx::{PgPool, Postgres};
+use sqlx::{PgConnection, PgPool, Postgres};
 use tokio::{sync::watch, time::Instant};
 
+use super::modes::{make_effects, write_effects};
 use crate::fresh::{Fresh, servers};
 
 pub type Db = Fresh<servers::Postgres>;
@@ -26,7 +28,8 @@ pub const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A fresh database with a table for the ground truth: what was committed, by whom, in which order.
+/// A fresh database with a table for the ground truth: what was committed, by whom, in which order; and one for what
+/// transactional handlers write.
 pub async fn fresh() -> Db {
     // Shown for tests that fail.
     tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init().ok();
@@ -35,6 +38,7 @@ pub async fn fresh() -> Db {
         .execute(&db.pool)
         .await
         .expect("a ledger");
+    make_effects(&db.pool).await;
     db
 }
 
@@ -76,13 +80,19 @@ pub struct Seen {
 #[derive(Clone)]
 pub struct Memory {
     seen: Arc<Mutex<Vec<Seen>>>,
+    given: Arc<Mutex<Vec<i64>>>,
     count: watch::Sender<usize>,
     calls: Arc<AtomicUsize>,
 }
 
 impl Memory {
     pub fn new() -> Self {
-        Self { seen: Arc::default(), count: watch::Sender::new(0), calls: Arc::default() }
+        Self {
+            seen: Arc::default(),
+            given: Arc::default(),
+            count: watch::Sender::new(0),
+            calls: Arc::default(),
+        }
     }
 
     pub fn note(&self, message: &OutboxMessage) {
@@ -99,6 +109,21 @@ impl Memory {
 
     pub fn ids(&self) -> Vec<i64> {
         self.all().iter().map(|seen| seen.message.id.0).collect()
+    }
+
+    /// The ids of all messages that a handler was called for, whatever came of its writes.
+    pub fn given(&self) -> Vec<i64> {
+        self.given.lock().expect("nobody panics while holding it").clone()
+    }
+
+    fn give(&self, messages: &[OutboxMessage]) {
+        let ids = messages.iter().map(|message| message.id.0);
+        self.given.lock().expect("nobody panics while holding it").extend(ids);
+    }
+
+    /// The number of this call, from 1.
+    fn call(&self) -> usize {
+        self.calls.fetch_add(1, Ordering::SeqCst) + 1
     }
 
     pub fn payloads(&self) -> Vec<String> {
@@ -120,23 +145,23 @@ impl Memory {
         assert!(enough.is_ok(), "{} of {n} messages after {limit:?}", self.all().len());
     }
 
-    /// A handler that remembers every message it takes, and acks it.
-    pub fn handler(&self) -> impl LeasedHandler {
+    /// A handler, for every mode, that remembers every message it takes, and acks it.
+    pub fn handler(&self) -> Scripted<impl Script> {
         self.scripted(|_, _| Step::Ack)
     }
 
     /// A handler that asks the script what to do with each message; it is told the number of the call, from 1.
-    pub fn scripted(
-        &self,
-        script: impl Fn(usize, &OutboxMessage) -> Step + Send + Sync + 'static,
-    ) -> impl LeasedHandler {
-        Scripted { memory: self.clone(), script }
+    pub fn scripted<F: Script>(&self, script: F) -> Scripted<F> {
+        Scripted { memory: self.clone(), script, prepares: true }
     }
 }
 
 /// What a scripted handler does with a message, or with its whole batch.
 pub enum Step {
     Ack,
+    AckAfter(Duration),
+    /// Ack it once this is true.
+    AckWhen(watch::Receiver<bool>),
     /// Leave it taken and go on.
     Leave,
     Reject(String),
@@ -146,24 +171,81 @@ pub enum Step {
     AckMany(usize),
 }
 
-struct Scripted<F> {
+pub trait Script: Fn(usize, &OutboxMessage) -> Step + Send + Sync + 'static {}
+
+impl<F: Fn(usize, &OutboxMessage) -> Step + Send + Sync + 'static> Script for F {}
+
+pub struct Scripted<F> {
     memory: Memory,
     script: F,
+    prepares: bool,
 }
 
-impl<F: Fn(usize, &OutboxMessage) -> Step + Send + Sync + 'static> LeasedHandler for Scripted<F> {
+impl<F: Script> LeasedHandler for Scripted<F> {
     async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
-        let call = self.memory.calls.fetch_add(1, Ordering::SeqCst) + 1;
+        let call = self.memory.call();
         while let Some(message) = batch.next_msg() {
+            self.memory.give(std::slice::from_ref(message));
             self.memory.note(message);
             match (self.script)(call, message) {
                 Step::Ack => batch.ack(),
+                Step::AckAfter(delay) => {
+                    tokio::time::sleep(delay).await;
+                    batch.ack();
+                }
+                Step::AckWhen(mut told) => {
+                    told.wait_for(|told| *told).await.expect("the test goes on");
+                    batch.ack();
+                }
                 Step::Leave => {}
                 Step::Reject(reason) => batch.reject(reason),
                 Step::Return(result) => return result,
                 Step::Panic(text) => panic!("{text}"),
                 Step::Hang => std::future::pending().await,
                 Step::AckMany(n) => batch.ack_chunk(n),
+            }
+        }
+        HandlerResult::Success
+    }
+}
+
+impl<F: Script> TransactionalMessageHandler<Postgres> for Scripted<F> {
+    async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
+        self.transact(conn, std::slice::from_ref(msg)).await
+    }
+}
+
+impl<F: Script> TransactionalHandler<Postgres> for Scripted<F> {
+    async fn handle(&self, conn: &mut PgConnection, msgs: &[OutboxMessage]) -> HandlerResult {
+        self.transact(conn, msgs).await
+    }
+}
+
+impl<F: Script> Scripted<F> {
+    /// Leaves no prepared statement behind in its session, as is proper where sessions are shared.
+    pub fn unprepared(self) -> Self {
+        Self { prepares: false, ..self }
+    }
+
+    /// Writes the effects of all messages; then the first of them that is not acked decides for the call.
+    async fn transact(&self, conn: &mut PgConnection, messages: &[OutboxMessage]) -> HandlerResult {
+        let call = self.memory.call();
+        self.memory.give(messages);
+        if let Err(error) = write_effects(messages).persistent(self.prepares).execute(conn).await {
+            return HandlerResult::Retry { reason: error.to_string() };
+        }
+        for message in messages {
+            self.memory.note(message);
+            match (self.script)(call, message) {
+                Step::Ack | Step::Leave | Step::AckMany(_) => {}
+                Step::AckAfter(delay) => tokio::time::sleep(delay).await,
+                Step::AckWhen(mut told) => {
+                    told.wait_for(|told| *told).await.expect("the test goes on");
+                }
+                Step::Reject(reason) => return HandlerResult::Reject { reason },
+                Step::Return(result) => return result,
+                Step::Panic(text) => panic!("{text}"),
+                Step::Hang => std::future::pending().await,
             }
         }
         HandlerResult::Success
@@ -185,7 +267,8 @@ pub async fn settled(pool: &PgPool) -> i64 {
 }
 
 /// What the database holds must make sense, whatever was done to it: both chains without a gap, seqs without a gap, each
-/// message in one segment, no cursor beyond its head and none that went back.
+/// message in one segment, no cursor beyond its head and none that went back. Of what is settled, nothing need be left but
+/// the newest links and segments: vacuum may have removed the rest.
 pub async fn assert_consistent(pool: &PgPool) {
     for (what, sql) in [
         (
@@ -204,8 +287,14 @@ pub async fn assert_consistent(pool: &PgPool) {
         ),
         (
             "seqs have gaps",
-            "SELECT count(*) FROM (SELECT last_seq - cardinality(ids) - coalesce(lag(last_seq) OVER
-             (PARTITION BY partition_id ORDER BY last_seq), 0) AS gap FROM posthaste_outgoing) t WHERE gap <> 0",
+            "SELECT count(*) FROM (SELECT last_seq - cardinality(ids) - lag(last_seq) OVER
+             (PARTITION BY partition_id ORDER BY last_seq) AS gap FROM posthaste_outgoing) t WHERE gap <> 0",
+        ),
+        (
+            "what is not settled is not all in segments",
+            "SELECT count(*) FROM (SELECT partition_id, min(last_seq - cardinality(ids)) AS before FROM posthaste_outgoing
+             GROUP BY partition_id) o WHERE before > coalesce((SELECT processed_seq FROM posthaste_cursor c
+             WHERE c.partition_id = o.partition_id ORDER BY epoch DESC LIMIT 1), 0)",
         ),
         (
             "a message is in two segments",
@@ -217,8 +306,11 @@ pub async fn assert_consistent(pool: &PgPool) {
         ),
         (
             "a segment has a message that is not there",
-            "SELECT count(*) FROM posthaste_outgoing o CROSS JOIN unnest(o.ids) AS u (id)
-             LEFT JOIN posthaste_incoming i USING (id) WHERE i.partition_id IS DISTINCT FROM o.partition_id",
+            "SELECT count(*) FROM posthaste_outgoing o CROSS JOIN unnest(o.ids) WITH ORDINALITY AS u (id, n)
+             LEFT JOIN posthaste_incoming i USING (id) WHERE i.partition_id <> o.partition_id
+             OR (i.partition_id IS NULL AND o.last_seq - cardinality(o.ids) + u.n > coalesce(
+                 (SELECT processed_seq FROM posthaste_cursor c WHERE c.partition_id = o.partition_id
+                  ORDER BY epoch DESC LIMIT 1), 0))",
         ),
         (
             "a cursor is beyond its head",
@@ -228,6 +320,18 @@ pub async fn assert_consistent(pool: &PgPool) {
     ] {
         assert_eq!(count(pool, sql).await, 0, "{what}");
     }
+}
+
+/// Keeps a copy of each link that a cursor chain gets from now on, in the table `links`: vacuum removes the old ones.
+pub async fn remember_links(db: &Db) {
+    posthaste::migrate(&db.pool).await.expect("the tables");
+    let remember = "CREATE TABLE links (LIKE posthaste_cursor);
+        CREATE FUNCTION remember_link() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            INSERT INTO links SELECT NEW.*;
+            RETURN NULL;
+        END $$;
+        CREATE TRIGGER remember AFTER INSERT ON posthaste_cursor FOR EACH ROW EXECUTE FUNCTION remember_link()";
+    sqlx::raw_sql(remember).execute(&db.pool).await.expect("a trigger");
 }
 
 /// Makes the tables and registers queue `q`, as a process does that starts and stops.

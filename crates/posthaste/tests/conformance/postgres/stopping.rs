@@ -3,15 +3,27 @@
 use posthaste::{EnqueueMessage, Partitions};
 use tokio::time::Instant;
 
-use super::stage::{Memory, Step, builder, count, eventually, fresh, millis, quick_retries, secs};
+use super::{
+    modes::{InMode, Mode, in_modes},
+    stage::{Memory, Step, builder, count, eventually, fresh, millis, quick_retries, secs},
+};
 
-#[tokio::test]
-async fn g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await() {
+in_modes! {
+    [leased, transactional, batch]:
+        g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await,
+        g14_a_handler_that_ends_within_the_grace_period_is_settled;
+    [leased, transactional]:
+        g14_a_running_process_takes_over_at_once_what_another_one_lets_go,
+        g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said,
+        dropping_the_handle_cancels_the_workers;
+}
+
+async fn g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     let handle = builder(&db)
         .grace(millis(500))
         .queue("q", Partitions::of(4))
-        .leased(memory.scripted(|_, _| Step::Hang))
+        .handled(mode, memory.scripted(|_, _| Step::Hang))
         .start()
         .await
         .unwrap();
@@ -29,42 +41,38 @@ async fn g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers
     // A new process goes on at once, however long the lease was.
     let memory = Memory::new();
     let started = Instant::now();
-    let handle = builder(&db).queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
+    let handle =
+        builder(&db).queue("q", Partitions::of(4)).handled(mode, memory.handler()).start().await.unwrap();
     memory.has_within(4, secs(5)).await;
     assert!(started.elapsed() < secs(5));
     assert!(memory.all().iter().all(|seen| seen.message.attempts == 0));
     handle.stop().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g14_a_handler_that_ends_within_the_grace_period_is_settled() {
-    use posthaste::{LeasedMessageHandler, MessageResult, OutboxMessage};
-    struct Slow(Memory);
-    impl LeasedMessageHandler for Slow {
-        async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
-            self.0.note(msg);
-            tokio::time::sleep(millis(500)).await;
-            MessageResult::Ok
-        }
-    }
+async fn g14_a_handler_that_ends_within_the_grace_period_is_settled(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
-    let handle =
-        builder(&db).queue("q", Partitions::of(1)).leased(Slow(memory.clone())).start().await.unwrap();
+    let handle = builder(&db)
+        .queue("q", Partitions::of(1))
+        .handled(mode, memory.scripted(|_, _| Step::AckAfter(millis(500))))
+        .start()
+        .await
+        .unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
     memory.has(1).await;
     handle.stop().await;
     assert_eq!(super::stage::settled(&db.pool).await, 1);
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn dropping_the_handle_cancels_the_workers() {
+async fn dropping_the_handle_cancels_the_workers(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     let handle = builder(&db)
         .processor_tuning(quick_retries())
         .queue("q", Partitions::of(1))
-        .leased(memory.handler())
+        .handled(mode, memory.handler())
         .start()
         .await
         .unwrap();
@@ -79,18 +87,18 @@ async fn dropping_the_handle_cancels_the_workers() {
     })
     .await;
     assert_eq!(memory.all().len(), 1, "nobody delivers any more");
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
 /// Another process goes on at once, although it believes the partition held for long, and however much else is said.
-#[tokio::test]
-async fn g14_a_running_process_takes_over_at_once_what_another_one_lets_go() {
+async fn g14_a_running_process_takes_over_at_once_what_another_one_lets_go(mode: Mode) {
     let db = fresh().await;
     let (hangs, goes_on) = (Memory::new(), Memory::new());
     let first = builder(&db)
         .grace(millis(200))
         .queue("q", Partitions::of(1))
-        .leased(hangs.scripted(|_, _| Step::Hang))
+        .handled(mode, hangs.scripted(|_, _| Step::Hang))
         .start()
         .await
         .unwrap();
@@ -98,9 +106,9 @@ async fn g14_a_running_process_takes_over_at_once_what_another_one_lets_go() {
     hangs.has(1).await;
     let second = builder(&db)
         .queue("q", Partitions::of(1))
-        .leased(goes_on.handler())
+        .handled(mode, goes_on.handler())
         .queue("noise", Partitions::of(1))
-        .leased(Memory::new().handler())
+        .handled(mode, Memory::new().handler())
         .start()
         .await
         .unwrap();
@@ -119,11 +127,11 @@ async fn g14_a_running_process_takes_over_at_once_what_another_one_lets_go() {
     goes_on.has_within(1, secs(1)).await;
     noise.abort();
     second.stop().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said() {
+async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said(mode: Mode) {
     let (db, memory) = (fresh().await, Memory::new());
     super::stage::register(&db, Partitions::of(1)).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
@@ -135,9 +143,9 @@ async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_
     let ends = Instant::now() + secs(3);
     let handle = builder(&db)
         .queue("q", Partitions::of(1))
-        .leased(memory.handler())
+        .handled(mode, memory.handler())
         .queue("noise", Partitions::of(1))
-        .leased(Memory::new().handler())
+        .handled(mode, Memory::new().handler())
         .start()
         .await
         .unwrap();
@@ -148,6 +156,7 @@ async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_
     assert_eq!(memory.all().len(), 1);
     assert!(memory.all()[0].at >= ends - millis(100), "not before its end");
     handle.stop().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 

@@ -5,10 +5,18 @@ use std::time::Duration;
 use posthaste::{EnqueueMessage, Outbox, OutboxProfile, Partitions};
 use tokio::time::Instant;
 
-use super::stage::{Memory, fresh, millis, secs};
+use super::{
+    modes::{InMode, Mode, in_modes},
+    stage::{Memory, fresh, millis, secs},
+};
+
+in_modes! {
+    [leased, transactional]: g13_in_the_same_process_within_50_ms;
+}
 
 /// The times from commit to handler of messages that come one by one, sorted.
 async fn delays(
+    mode: Mode,
     profile: OutboxProfile,
     own_process: bool,
     open_for: Duration,
@@ -18,7 +26,7 @@ async fn delays(
     let handle = Outbox::builder(db.pool.clone())
         .profile(profile)
         .queue("q", Partitions::of(4))
-        .leased(memory.handler())
+        .handled(mode, memory.handler())
         .start()
         .await
         .unwrap();
@@ -38,6 +46,7 @@ async fn delays(
         tokio::time::sleep(millis(20 + u64::try_from(n * 7 % 40).unwrap())).await;
     }
     handle.stop().await;
+    mode.assert_effects(&db.pool).await;
     db.remove().await;
     delays.sort_unstable();
     delays
@@ -48,21 +57,20 @@ fn assert_p99(delays: &[Duration], limit: Duration) {
     assert!(p99 <= limit, "p99 {p99:?}, median {:?}", delays[delays.len() / 2]);
 }
 
-#[tokio::test]
-async fn g13_in_the_same_process_within_50_ms() {
-    assert_p99(&delays(OutboxProfile::default(), true, Duration::ZERO, 60).await, millis(50));
-    assert_p99(&delays(OutboxProfile::default(), true, millis(60), 20).await, millis(50));
+async fn g13_in_the_same_process_within_50_ms(mode: Mode) {
+    assert_p99(&delays(mode, OutboxProfile::default(), true, Duration::ZERO, 60).await, millis(50));
+    assert_p99(&delays(mode, OutboxProfile::default(), true, millis(60), 20).await, millis(50));
 }
 
 #[tokio::test]
 async fn g13_after_a_transaction_that_was_open_for_long_within_250_ms() {
-    assert_p99(&delays(OutboxProfile::default(), true, millis(1200), 5).await, millis(250));
+    assert_p99(&delays(Mode::Leased, OutboxProfile::default(), true, millis(1200), 5).await, millis(250));
 }
 
 #[tokio::test]
 async fn g13_from_another_process_within_250_ms() {
-    assert_p99(&delays(OutboxProfile::default(), false, Duration::ZERO, 40).await, millis(250));
-    assert_p99(&delays(OutboxProfile::default(), false, millis(300), 10).await, millis(250));
+    assert_p99(&delays(Mode::Leased, OutboxProfile::default(), false, Duration::ZERO, 40).await, millis(250));
+    assert_p99(&delays(Mode::Leased, OutboxProfile::default(), false, millis(300), 10).await, millis(250));
 }
 
 #[tokio::test]
