@@ -5,7 +5,7 @@
 -- which, $8 first tick, $9 most ticks
 -- Writes: cursor, outgoing, incoming, tick. Durable: who remembers what is gone may rely on it.
 -- Locks: what it removes, or fails at once if somebody builds on any of it. The advisory lock only saves work.
--- Index: all by their primary keys. How far a partition is settled is read by this statement itself.
+-- Index: all by their primary keys, or by their places. How far a partition is settled is read by this statement itself.
 WITH gate AS MATERIALIZED (
     SELECT pg_try_advisory_xact_lock($1) AS mine
 ), durable AS MATERIALIZED (
@@ -27,41 +27,46 @@ WITH gate AS MATERIALIZED (
 ),
 -- By partition, each from its first row that is left: OFFSET keeps the planner from beginning at the other end.
 links AS MATERIALIZED (
-    SELECT l.partition_id, l.epoch
+    SELECT l.place
     FROM part p CROSS JOIN LATERAL (
-        SELECT c.partition_id, c.epoch FROM {cursor} c
+        SELECT c.ctid AS place FROM {cursor} c
         WHERE c.reader = $2 AND c.partition_id = p.id AND c.epoch >= p.first_epoch AND c.epoch < p.end_epoch
         ORDER BY c.epoch OFFSET 0
         FOR UPDATE NOWAIT
     ) l
 ), segments AS MATERIALIZED (
-    SELECT s.partition_id, s.last_seq, s.ids
+    SELECT s.place, s.ids
     FROM part p CROSS JOIN LATERAL (
-        SELECT o.partition_id, o.last_seq, o.ids FROM {outgoing} o
+        SELECT o.ctid AS place, o.ids FROM {outgoing} o
         WHERE o.partition_id = p.id AND o.last_seq > p.after_seq AND o.last_seq <= p.to_seq AND o.last_seq < p.head
         ORDER BY o.last_seq OFFSET 0
         FOR UPDATE NOWAIT
     ) s
 ), ticks AS MATERIALIZED (
-    SELECT t.id
-    FROM {tick} t, durable
-    WHERE t.id >= $8 AND t.id < (SELECT n.id FROM {tick} n ORDER BY n.id DESC LIMIT 1)
+    SELECT t.ctid AS place, t.id
+    FROM {tick} t
+    WHERE t.id >= $8 AND t.id < (SELECT n.id FROM {tick} n ORDER BY n.id DESC LIMIT 1) AND EXISTS (SELECT FROM durable)
     ORDER BY t.id LIMIT $9
-    FOR UPDATE OF t NOWAIT
-), messages AS MATERIALIZED (
-    SELECT unnest(s.ids) AS id FROM segments s
-    UNION ALL
-    SELECT unnest(o.ids) FROM part p JOIN {outgoing} o ON o.partition_id = p.id AND o.last_seq = p.head
+    FOR UPDATE NOWAIT
+), newest AS MATERIALIZED (
+    SELECT n.ids
+    FROM part p CROSS JOIN LATERAL (
+        SELECT o.ids FROM {outgoing} o WHERE o.partition_id = p.id AND o.last_seq = p.head OFFSET 0
+    ) n
     WHERE p.head <= p.to_seq
-), gone_links AS (
-    DELETE FROM {cursor} c USING links l
-    WHERE c.reader = $2 AND c.partition_id = l.partition_id AND c.epoch = l.epoch
+),
+-- What is locked stays where it is, so it is found there; messages are found by their ids. Not by joins, which the planner
+-- could begin at the other end.
+gone_links AS (
+    DELETE FROM {cursor} WHERE ctid = ANY (ARRAY(SELECT place FROM links))
 ), gone_segments AS (
-    DELETE FROM {outgoing} o USING segments s WHERE o.partition_id = s.partition_id AND o.last_seq = s.last_seq
+    DELETE FROM {outgoing} WHERE ctid = ANY (ARRAY(SELECT place FROM segments))
 ), gone_ticks AS (
-    DELETE FROM {tick} t USING ticks g WHERE t.id = g.id
+    DELETE FROM {tick} WHERE ctid = ANY (ARRAY(SELECT place FROM ticks))
 ), gone_messages AS (
-    DELETE FROM {incoming} i USING messages m WHERE i.id = m.id RETURNING i.id
+    DELETE FROM {incoming}
+    WHERE id = ANY (ARRAY(SELECT unnest(ids) FROM segments UNION ALL SELECT unnest(ids) FROM newest))
+    RETURNING id
 )
 SELECT gate.mine, (SELECT count(*) FROM gone_messages) AS messages, (SELECT count(*) FROM ticks) AS ticks,
        (SELECT max(id) FROM ticks) AS last_tick,
