@@ -6,7 +6,8 @@
 -- Writes: cursor, one link; nothing if there is nothing to take. May be lost in a crash: then the lease is taken again.
 -- Locks: the link it builds on (KEY SHARE) and, if asked for, the partition (NO KEY UPDATE, or nothing is taken); only if
 -- it appends.
--- Index: cursor and outgoing by their primary keys, newest first; incoming by id.
+-- Index: cursor and outgoing by their primary keys, newest first; incoming by id. Subqueries instead of joins leave the
+-- planner no other way, however small it believes the tables to be.
 -- One row without a message says why nothing was taken, or that messages are missing.
 WITH tip AS MATERIALIZED (
     SELECT c.epoch, c.processed_seq, c.attempts, c.owner, c.last_error,
@@ -27,10 +28,11 @@ WITH tip AS MATERIALIZED (
     FOR NO KEY UPDATE OF p SKIP LOCKED
 ), locked AS MATERIALIZED (
     SELECT c.epoch
-    FROM {cursor} c JOIN tip ON c.epoch = tip.epoch
-    WHERE c.reader = $1 AND c.partition_id = $2 AND tip.is_free AND tip.processed_seq < (SELECT seq FROM head)
-      AND (NOT $7 OR EXISTS (SELECT FROM partition))
-    FOR KEY SHARE OF c
+    FROM {cursor} c
+    WHERE c.reader = $1 AND c.partition_id = $2 AND c.epoch = (
+        SELECT tip.epoch FROM tip, head
+        WHERE tip.is_free AND tip.processed_seq < head.seq AND (NOT $7 OR EXISTS (SELECT FROM partition)))
+    FOR KEY SHARE
 ), link AS (
     INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)
     SELECT $1, $2, tip.epoch + 1, tip.processed_seq, least(tip.attempts::bigint + CASE WHEN tip.owner = $3 AND tip.epoch <> $6 THEN 0 ELSE 1 END, 2147483647), $3,
@@ -53,7 +55,7 @@ WITH tip AS MATERIALIZED (
         ORDER BY o.last_seq, u.n
         -- Whoever had the lease died with it: the one message that may have killed it comes alone.
         LIMIT (SELECT CASE WHEN tip.owner IS NULL THEN $5 ELSE 1 END FROM tip)
-    ) m LEFT JOIN {incoming} i ON i.id = m.id
+    ) m LEFT JOIN LATERAL (SELECT * FROM {incoming} i WHERE i.id = m.id LIMIT 1) i ON true
 )
 SELECT link.epoch, tip.processed_seq, link.attempts, head.seq AS head, tip.owner IS NOT NULL AND NOT tip.is_free AS is_held,
        tip.seconds_left, $7 AND NOT EXISTS (SELECT FROM partition) AS is_locked, tip.last_error,

@@ -5,7 +5,8 @@
 -- Writes: cursor, dead_letter; nothing if the lease was taken over. In leased mode it may be lost in a crash: then
 -- messages come again. In a handler's transaction, or beside one, the role's own setting decides.
 -- Locks: the link it builds on (KEY SHARE).
--- Index: cursor and outgoing by their primary keys, newest first; incoming by id.
+-- Index: cursor and outgoing by their primary keys, newest first; incoming by id. Subqueries instead of joins leave the
+-- planner no other way, however small it believes the tables to be.
 -- No row: the lease is somebody else's. One row without a message: it was let go, or messages are missing.
 WITH tip AS MATERIALIZED (
     SELECT c.epoch, c.processed_seq, c.owner
@@ -17,10 +18,11 @@ WITH tip AS MATERIALIZED (
                      ORDER BY o.last_seq DESC LIMIT 1), 0) AS seq
 ), locked AS MATERIALIZED (
     SELECT c.epoch
-    FROM {cursor} c JOIN tip ON c.epoch = tip.epoch
-    WHERE c.reader = $1 AND c.partition_id = $2 AND tip.epoch = $4 AND tip.owner = $3
-      AND $5 BETWEEN tip.processed_seq AND (SELECT seq FROM head)
-    FOR KEY SHARE OF c
+    FROM {cursor} c
+    WHERE c.reader = $1 AND c.partition_id = $2 AND c.epoch = (
+        SELECT tip.epoch FROM tip, head
+        WHERE tip.epoch = $4 AND tip.owner = $3 AND $5 BETWEEN tip.processed_seq AND head.seq)
+    FOR KEY SHARE
 ), next AS MATERIALIZED (
     SELECT $7 > 0 AND head.seq > $5 AS goes_on, CASE WHEN $16 THEN set_config('synchronous_commit', 'off', true) END AS setting
     FROM head, locked
@@ -40,7 +42,7 @@ WITH tip AS MATERIALIZED (
                                attempts, reason)
     SELECT i.id, $2, d.seq, $14, $15, i.payload_type, i.key, i.headers, i.payload, i.created_at, d.attempts, d.reason
     FROM link CROSS JOIN unnest($10::bigint[], $11::bigint[], $12::text[], $13::integer[]) AS d (id, seq, reason, attempts)
-    JOIN {incoming} i ON i.id = d.id
+    CROSS JOIN LATERAL (SELECT * FROM {incoming} i WHERE i.id = d.id LIMIT 1) i
 ), batch AS MATERIALIZED (
     SELECT m.seq, i.id, i.key, i.headers, i.payload_type, i.payload,
            (extract(epoch FROM i.created_at) * 1000000)::bigint AS created_us
@@ -53,7 +55,7 @@ WITH tip AS MATERIALIZED (
         WHERE o.partition_id = $2 AND o.last_seq > link.processed_seq AND link.owner IS NOT NULL
         ORDER BY o.last_seq, u.n
         LIMIT $7
-    ) m LEFT JOIN {incoming} i ON i.id = m.id
+    ) m LEFT JOIN LATERAL (SELECT * FROM {incoming} i WHERE i.id = m.id LIMIT 1) i ON true
 )
 SELECT link.epoch, link.processed_seq, link.attempts, head.seq AS head, link.owner IS NOT NULL AS goes_on,
        batch.seq, batch.id, batch.key, batch.headers, batch.payload_type, batch.payload, batch.created_us

@@ -54,9 +54,9 @@ alarm AS MATERIALIZED (
     FROM gate
 ), locked AS MATERIALIZED (
     SELECT t.id
-    FROM {tick} t JOIN previous p ON p.id = t.id
-    WHERE EXISTS (SELECT FROM taken) AND NOT (SELECT is_raised FROM alarm)
-    FOR KEY SHARE OF t
+    FROM {tick} t
+    WHERE t.id = (SELECT p.id FROM previous p) AND EXISTS (SELECT FROM taken) AND NOT (SELECT is_raised FROM alarm)
+    FOR KEY SHARE
 ), durable AS MATERIALIZED (
     SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local')
                 THEN set_config('synchronous_commit', 'on', true) ELSE '' END AS setting
