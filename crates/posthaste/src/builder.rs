@@ -34,6 +34,9 @@ use crate::{
     wake::Wake,
 };
 
+/// The reconciler needs no permit: it looks after those who hold them.
+const RECONCILER_CONNECTIONS: usize = 1;
+
 /// Puts an outbox with workers together. Made by [`Outbox::builder`].
 pub struct OutboxBuilder<DB: Backend> {
     pool: Pool<DB>,
@@ -166,7 +169,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
     /// How many processors run at once, in this process; default 4.
     ///
     /// The workers have connections of their own, besides the pool's: as many as processors and permits for
-    /// [`maintenance`](Self::maintenance), and one to listen; and as many again as processors for transactional handlers,
+    /// [`maintenance`](Self::maintenance), one to reconcile and one to listen; and as many again as processors for transactional handlers,
     /// if there are any. They are opened when they are needed.
     #[must_use]
     pub const fn processors(mut self, most: usize) -> Self {
@@ -175,7 +178,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
     }
 
     /// How many of the workers that look after the rest run at once: `guaranteed` permits are for the sequencer alone,
-    /// `shared` ones for it, the vacuum and the reconciler; default 2 and 1. With no guaranteed permit they take turns.
+    /// `shared` ones for it and the vacuum; default 2 and 1. With no guaranteed permit they take turns.
     #[must_use]
     pub const fn maintenance(mut self, guaranteed: usize, shared: usize) -> Self {
         self.guaranteed_maintenance = guaranteed;
@@ -245,7 +248,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
         if self.migrates {
             <DB::Store as Store>::migrate(&self.pool, &self.tables).await?;
         }
-        let connections = self.processors + self.guaranteed_maintenance + self.shared_maintenance;
+        let connections =
+            self.processors + self.guaranteed_maintenance + self.shared_maintenance + RECONCILER_CONNECTIONS;
         let is_transactional = |queue: &QueueConfig<DB>| matches!(queue.handler, Handler::Transactional(_));
         let handlers = if self.queues.iter().any(is_transactional) { self.processors } else { 0 };
         let store =
@@ -304,7 +308,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
         crew.hire(
             "vacuum",
             &vacuum,
-            ConcurrencyLimit::Fixed(Arc::clone(&shared_permits)),
+            ConcurrencyLimit::Fixed(shared_permits),
             &counters.vacuum,
             &[waste.bell()],
             Vacuum::new(
@@ -318,7 +322,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
         crew.hire(
             "reconciler",
             &reconciler,
-            ConcurrencyLimit::Fixed(shared_permits),
+            ConcurrencyLimit::Unlimited,
             &counters.reconciler,
             &[wake.reconciler_bell()],
             Reconciler {
@@ -379,9 +383,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             return refuse("processors must not be 0: no message would ever be delivered".to_owned());
         }
         if self.shared_maintenance == 0 {
-            return refuse(
-                "maintenance: shared must not be 0: nothing would ever be removed or reconciled".to_owned(),
-            );
+            return refuse("maintenance: shared must not be 0: nothing would ever be removed".to_owned());
         }
         if self.max_inner_iterations == 0 {
             return refuse(

@@ -31,7 +31,7 @@ pub const DEFAULT_PROCESSORS: usize = 4;
 pub const DEFAULT_MAX_INNER_ITERATIONS: u32 = 8;
 /// How many permits for maintenance only the sequencer may use.
 pub const DEFAULT_GUARANTEED_MAINTENANCE: usize = 2;
-/// How many permits for maintenance the sequencer, the vacuum and the reconciler share.
+/// How many permits for maintenance the sequencer and the vacuum share.
 pub const DEFAULT_SHARED_MAINTENANCE: usize = 1;
 /// How often the statistics are logged.
 pub const DEFAULT_STATS_INTERVAL: Duration = Duration::from_secs(60);

@@ -108,6 +108,8 @@ impl Engine for Postgres {
             // For the tests of two-phase commit and of statement counts.
             "max_prepared_transactions=64".to_owned(),
             "shared_preload_libraries=pg_stat_statements".to_owned(),
+            // Tests count by it, each in a database of its own: none may be pushed out by the others.
+            "pg_stat_statements.max=50000".to_owned(),
             "timezone=UTC".to_owned(),
             "log_timezone=UTC".to_owned(),
         ];
