@@ -389,7 +389,7 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
-    /// Ends the session of a handler that was dropped, whatever it is doing; its connection is still open.
+    /// Ends the session of a transaction that is lost, whatever it is doing; its connection is still open.
     fn end_session(&self, session: i64) -> impl Future<Output = Result<()>> + Send;
 
     /// Takes a handler's connection back, with no trace of what the handler did to its session.

@@ -82,7 +82,6 @@ pub(super) async fn keep(conn: &mut PgConnection, is_last: bool) -> Result<Kept>
     } else {
         format!("{CHECK}; RELEASE SAVEPOINT posthaste; SAVEPOINT posthaste")
     };
-    // As long as deferred triggers may take.
     kept(sqlx::raw_sql(AssertSqlSafe(next)).execute(conn).await)
 }
 
@@ -90,7 +89,7 @@ pub(super) async fn keep(conn: &mut PgConnection, is_last: bool) -> Result<Kept>
 pub(super) async fn undo(conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
     let then = if is_last { PLANNED_OUR_WAY } else { "SAVEPOINT posthaste" };
     let undo = format!("ROLLBACK TO SAVEPOINT posthaste; RELEASE SAVEPOINT posthaste; {then}");
-    kept(answer(sqlx::raw_sql(AssertSqlSafe(undo)).execute(conn)).await)
+    kept(sqlx::raw_sql(AssertSqlSafe(undo)).execute(conn).await)
 }
 
 fn kept<T>(result: Result<T, impl Into<OutboxError>>) -> Result<Kept> {
@@ -103,11 +102,12 @@ fn kept<T>(result: Result<T, impl Into<OutboxError>>) -> Result<Kept> {
     }
 }
 
-/// Ends a session whose handler was dropped: it may be in the middle of a statement. Its connection must still be open, so
-/// that the number is nobody else's.
+/// Ends the session of a transaction that is lost: it may be in the middle of a statement. Its connection must still be open
+/// on our side, so that the number is hardly anybody else's.
 pub(super) async fn end_session(store: &PostgresStore, session: i64) -> Result<()> {
-    let sql = "SELECT pg_terminate_backend($1::bigint::integer)".into();
-    store.fetch(query(&sql).bind(session)).await.map(drop)
+    // Of a session that is gone already, the function alone would warn.
+    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1::bigint::integer AND datname = current_database()";
+    store.fetch(query(&sql.into()).bind(session)).await.map(drop)
 }
 
 /// Gives a connection back, as if no handler had used it.
