@@ -217,14 +217,16 @@ impl<S: Store> Processor<S> {
         let fate = match result {
             HandlerResult::Retry { reason } => Fate::Retried(reason),
             HandlerResult::Reject { reason } => Fate::Rejected(reason),
-            HandlerResult::Success => match self.answer(call, store.keep(transaction, is_last)).await? {
-                Ok(Kept::Yes) => return Ok((Fate::Done, is_last)),
-                Ok(Kept::Refused(why)) => Fate::Retried(format!(
-                    "the handler returned Success, but what it wrote cannot be kept: {why}"
-                )),
-                Ok(Kept::TransactionEnded) => return Err(self.ended()),
-                Err(error) => return Err(Broken::Failed(error.to_string())),
-            },
+            HandlerResult::Success => {
+                match self.answer(call, store.keep(transaction, &self.claim, call.timeout, is_last)).await? {
+                    Ok(Kept::Yes) => return Ok((Fate::Done, is_last)),
+                    Ok(Kept::Refused(why)) => Fate::Retried(format!(
+                        "the handler returned Success, but what it wrote cannot be kept: {why}"
+                    )),
+                    Ok(Kept::TransactionEnded) => return Err(self.ended()),
+                    Err(error) => return Err(Broken::Failed(error.to_string())),
+                }
+            }
         };
         let is_last = is_last || matches!(fate, Fate::Retried(_));
         let why = match self.answer(call, store.undo(transaction, is_last)).await? {
