@@ -114,8 +114,8 @@ impl<S: Store> Processor<S> {
             None => self.shared.store.handling().await?,
         };
         let (lost, session) = match self.transact_on(&mut handling, handler, timeout, leased, turn).await? {
-            Ok(settled) => {
-                *kept = Some(handling);
+            Ok((settled, is_sound)) => {
+                *kept = is_sound.then_some(handling);
                 return Ok(settled);
             }
             Err(lost) => lost,
@@ -130,7 +130,8 @@ impl<S: Store> Processor<S> {
         self.settle(decision).await
     }
 
-    /// The same on a connection; an inner error if the transaction is lost, with its session.
+    /// The same on a connection, and whether that is good for more; an inner error if the transaction is lost, with its
+    /// session.
     async fn transact_on(
         &mut self,
         handling: &mut Handling<S::Db>,
@@ -138,13 +139,13 @@ impl<S: Store> Processor<S> {
         timeout: Duration,
         leased: &Leased,
         turn: &Turn<'_>,
-    ) -> Result<Result<BatchSettled, (Handled, i64)>, OutboxError> {
+    ) -> Result<Result<(BatchSettled, bool), (Handled, i64)>, OutboxError> {
         let (store, of) = (self.shared.store.clone(), Arc::clone(&self.of));
         let begun = store.begin(handling, &self.claim, leased.epoch, timeout).await?;
         let Begun::Transaction { mut transaction, session } = begun else {
             // Not ours any more; or locked by whoever is about to find out that it is not theirs.
             let (outcome, asked) = (Settled::Lost, Instant::now());
-            return Ok(Ok(BatchSettled { outcome, processed_seq: leased.processed_seq, asked }));
+            return Ok(Ok((BatchSettled { outcome, processed_seq: leased.processed_seq, asked }, true)));
         };
         self.claim.handled_epoch = leased.epoch;
         let call = Call { handler, timeout };
@@ -152,11 +153,13 @@ impl<S: Store> Processor<S> {
             Ok(handled) => handled,
             Err(lost) => return Ok(Err((lost, session))),
         };
+        // What failed may fail for as long as its session lives: a prepared statement whose table has changed, for one.
+        let is_sound = handled.verdict.retry.is_none();
         let decision = self.decide(leased, handled, turn.goes_on());
         self.claim.batch_size = decision.poison.size();
         let asked = Instant::now();
         Ok(match store.settle_within(transaction, &of.queue, &self.claim, &decision.settlement).await {
-            Ok(outcome) => Ok(self.settled(&decision, asked, outcome)),
+            Ok(outcome) => Ok((self.settled(&decision, asked, outcome), is_sound)),
             Err(error) => {
                 let blame = if leased.messages.len() == 1 { Blame::Message } else { Blame::Call };
                 Err((lost(format!("the transaction could not be committed: {error}"), blame), session))
