@@ -65,6 +65,8 @@ pub(super) fn decide(
                 Blame::Message | Blame::Call | Blame::Nobody => poison.retried(verdict.done),
             }
             attempts = match retry.blame {
+                // It was not tried alone: that try is left.
+                Blame::Call if is_last_try => tried.saturating_sub(1),
                 Blame::Message | Blame::Call => tried,
                 Blame::Behind(_) | Blame::Nobody => tried.saturating_sub(1),
             };

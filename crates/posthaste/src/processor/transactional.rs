@@ -4,11 +4,7 @@
 //! the settlement is the last statement. Whatever ends the transaction undoes all of it, and is written down as a retry
 //! beside it, guarded by the same epoch: if the commit had succeeded after all, that changes nothing.
 
-use std::{
-    pin::{Pin, pin},
-    sync::Arc,
-    time::Duration,
-};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use sqlx::Transaction;
 use taskward::catch_panic;
@@ -23,6 +19,9 @@ use crate::{
     batch::{Blame, Retry, Verdict},
     store::{Backend, Begun, Handling, Kept, Leased, Settled, Store},
 };
+
+/// However short the timeout: what only takes a round trip has this long.
+const LEAST_ANSWER_LIMIT: Duration = Duration::from_secs(1);
 
 /// A handler behind a pointer.
 pub(crate) trait AnyTransactionalHandler<DB: Backend>: Send + Sync {
@@ -76,8 +75,6 @@ impl<DB: Backend, H: TransactionalHandler<DB>> AnyTransactionalHandler<DB> for W
 struct Call<'h, DB: Backend> {
     handler: &'h dyn AnyTransactionalHandler<DB>,
     timeout: Duration,
-    /// By which the database knows the session that the handler works in.
-    session: i64,
 }
 
 /// What became of the messages of one call.
@@ -116,20 +113,25 @@ impl<S: Store> Processor<S> {
             Some(handling) => handling,
             None => self.shared.store.handling().await?,
         };
-        let lost = match self.transact_on(&mut handling, handler, timeout, leased, turn).await? {
-            Ok(settled) => {
-                *kept = Some(handling);
+        let (lost, session) = match self.transact_on(&mut handling, handler, timeout, leased, turn).await? {
+            Ok((settled, is_sound)) => {
+                *kept = is_sound.then_some(handling);
                 return Ok(settled);
             }
             Err(lost) => lost,
         };
+        // It may be in the middle of a statement, which would keep the partition locked.
+        if let Err(error) = self.shared.store.end_session(session).await {
+            tracing::warn!(%error, "cannot end the session of a handler's lost transaction: it ends by itself later");
+        }
         // Closed: nobody knows what its session is like.
         drop(handling);
         let decision = self.decide(leased, lost, false);
         self.settle(decision).await
     }
 
-    /// The same on a connection; an inner error if the transaction is lost.
+    /// The same on a connection, and whether that is good for more; an inner error if the transaction is lost, with its
+    /// session.
     async fn transact_on(
         &mut self,
         handling: &mut Handling<S::Db>,
@@ -137,28 +139,30 @@ impl<S: Store> Processor<S> {
         timeout: Duration,
         leased: &Leased,
         turn: &Turn<'_>,
-    ) -> Result<Result<BatchSettled, Handled>, OutboxError> {
+    ) -> Result<Result<(BatchSettled, bool), (Handled, i64)>, OutboxError> {
         let (store, of) = (self.shared.store.clone(), Arc::clone(&self.of));
         let begun = store.begin(handling, &self.claim, leased.epoch, timeout).await?;
         let Begun::Transaction { mut transaction, session } = begun else {
             // Not ours any more; or locked by whoever is about to find out that it is not theirs.
             let (outcome, asked) = (Settled::Lost, Instant::now());
-            return Ok(Ok(BatchSettled { outcome, processed_seq: leased.processed_seq, asked }));
+            return Ok(Ok((BatchSettled { outcome, processed_seq: leased.processed_seq, asked }, true)));
         };
         self.claim.handled_epoch = leased.epoch;
-        let call = Call { handler, timeout, session };
+        let call = Call { handler, timeout };
         let handled = match self.call_in(&mut transaction, &call, leased, turn).await {
             Ok(handled) => handled,
-            Err(lost) => return Ok(Err(lost)),
+            Err(lost) => return Ok(Err((lost, session))),
         };
+        // What failed may fail for as long as its session lives: a prepared statement whose table has changed, for one.
+        let is_sound = handled.verdict.retry.is_none();
         let decision = self.decide(leased, handled, turn.goes_on());
         self.claim.batch_size = decision.poison.size();
         let asked = Instant::now();
         Ok(match store.settle_within(transaction, &of.queue, &self.claim, &decision.settlement).await {
-            Ok(outcome) => Ok(self.settled(&decision, asked, outcome)),
+            Ok(outcome) => Ok((self.settled(&decision, asked, outcome), is_sound)),
             Err(error) => {
                 let blame = if leased.messages.len() == 1 { Blame::Message } else { Blame::Call };
-                Err(lost(format!("the transaction could not be committed: {error}"), blame))
+                Err((lost(format!("the transaction could not be committed: {error}"), blame), session))
             }
         })
     }
@@ -216,17 +220,19 @@ impl<S: Store> Processor<S> {
         let fate = match result {
             HandlerResult::Retry { reason } => Fate::Retried(reason),
             HandlerResult::Reject { reason } => Fate::Rejected(reason),
-            HandlerResult::Success => match store.keep(transaction, is_last).await {
-                Ok(Kept::Yes) => return Ok((Fate::Done, is_last)),
-                Ok(Kept::Refused(why)) => Fate::Retried(format!(
-                    "the handler returned Success, but what it wrote cannot be kept: {why}"
-                )),
-                Ok(Kept::TransactionEnded) => return Err(self.ended()),
-                Err(error) => return Err(Broken::Failed(error.to_string())),
-            },
+            HandlerResult::Success => {
+                match self.answer(call, store.keep(transaction, &self.claim, call.timeout, is_last)).await? {
+                    Ok(Kept::Yes) => return Ok((Fate::Done, is_last)),
+                    Ok(Kept::Refused(why)) => Fate::Retried(format!(
+                        "the handler returned Success, but what it wrote cannot be kept: {why}"
+                    )),
+                    Ok(Kept::TransactionEnded) => return Err(self.ended()),
+                    Err(error) => return Err(Broken::Failed(error.to_string())),
+                }
+            }
         };
         let is_last = is_last || matches!(fate, Fate::Retried(_));
-        let why = match store.undo(transaction, is_last).await {
+        let why = match self.answer(call, store.undo(transaction, is_last)).await? {
             Ok(Kept::Yes) => return Ok((fate, is_last)),
             Ok(Kept::TransactionEnded) => return Err(self.ended()),
             Ok(Kept::Refused(why)) => why,
@@ -238,29 +244,43 @@ impl<S: Store> Processor<S> {
         }))
     }
 
-    /// What the handler returns, unless it must be dropped. Then its session is ended: it may be in the middle of a
-    /// statement, and has the partition locked.
+    /// What the handler returns, unless it must be dropped.
     async fn outcome(
         &self,
         transaction: &mut Transaction<'_, S::Db>,
         call: &Call<'_, S::Db>,
         messages: &[OutboxMessage],
     ) -> Result<HandlerResult, Broken> {
-        let broken = {
-            let handling = pin!(catch_panic(async { call.handler.handle(transaction, messages).await }));
-            tokio::select! {
-                biased;
-                outcome = handling => return Ok(judged(outcome)),
-                () = self.shared.out_of_grace.cancelled() => Broken::Stopped,
-                () = tokio::time::sleep(call.timeout) => {
-                    Broken::Failed(format!("the handler took longer than its timeout of {:?}", call.timeout))
-                }
-            }
-        };
-        if let Err(error) = self.shared.store.end_session(call.session).await {
-            tracing::warn!(%error, "cannot end the session of a handler that was dropped: it ends by itself later");
+        let handling = catch_panic(async { call.handler.handle(transaction, messages).await });
+        let late = || format!("the handler took longer than its timeout of {:?}", call.timeout);
+        self.in_time(call.timeout, handling, late).await.map(judged)
+    }
+
+    /// What the database says to the end of a call. It may take as long as the call: a deferred trigger is at work, or a
+    /// statement that the handler has given up on still runs.
+    async fn answer(
+        &self,
+        call: &Call<'_, S::Db>,
+        asked: impl Future<Output = Result<Kept, OutboxError>>,
+    ) -> Result<Result<Kept, OutboxError>, Broken> {
+        let limit = call.timeout.max(LEAST_ANSWER_LIMIT);
+        let late = || format!("the handler returned, but its connection was not free within {limit:?}");
+        self.in_time(limit, asked, late).await
+    }
+
+    /// Awaits what is done on a handler's connection, unless it takes too long or the process stops.
+    async fn in_time<T>(
+        &self,
+        limit: Duration,
+        done: impl Future<Output = T>,
+        late: impl Fn() -> String,
+    ) -> Result<T, Broken> {
+        tokio::select! {
+            biased;
+            done = done => Ok(done),
+            () = self.shared.out_of_grace.cancelled() => Err(Broken::Stopped),
+            () = tokio::time::sleep(limit) => Err(Broken::Failed(late())),
         }
-        Err(broken)
     }
 
     /// Says loudly that a handler did what no handler must.

@@ -365,10 +365,13 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         timeout: Duration,
     ) -> impl Future<Output = Result<Begun<'c, Self::Db>>> + Send;
 
-    /// Releases the savepoint, if no deferred constraint is against it; and sets it again unless this was the last.
+    /// Releases the savepoint, if no deferred constraint is against it; takes back what the handler has set, as for
+    /// [`begin`](Self::begin); and sets the savepoint again unless this was the last.
     fn keep(
         &self,
         conn: &mut <Self::Db as sqlx::Database>::Connection,
+        claim: &Claim,
+        timeout: Duration,
         is_last: bool,
     ) -> impl Future<Output = Result<Kept>> + Send;
 
@@ -389,7 +392,7 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;
 
-    /// Ends the session of a handler that was dropped, whatever it is doing; its connection is still open.
+    /// Ends the session of a transaction that is lost, whatever it is doing; its connection is still open.
     fn end_session(&self, session: i64) -> impl Future<Output = Result<()>> + Send;
 
     /// Takes a handler's connection back, with no trace of what the handler did to its session.

@@ -258,8 +258,14 @@ impl Store for PostgresStore {
         transaction::begin(self, handling, claim, epoch, timeout).await
     }
 
-    async fn keep(&self, conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
-        transaction::keep(conn, is_last).await
+    async fn keep(
+        &self,
+        conn: &mut PgConnection,
+        claim: &Claim,
+        timeout: Duration,
+        is_last: bool,
+    ) -> Result<Kept> {
+        transaction::keep(self, conn, claim, timeout, is_last).await
     }
 
     async fn undo(&self, conn: &mut PgConnection, is_last: bool) -> Result<Kept> {

@@ -24,6 +24,10 @@ const PLANNED_AS_USUAL: &str = "SET LOCAL lock_timeout TO DEFAULT; SET LOCAL ena
 /// What a handler may have left behind in its session; `DISCARD ALL` would take sqlx's prepared statements away too.
 const FORGET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; \
      SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
+/// What it may have set, which would be set for the next message of its batch, or for the settlement, too.
+const UNSET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL";
+/// The same where the session is not ours: what the pooler has set must stay.
+const UNSET_POOLED: &str = "RESET ROLE";
 
 /// Fires what is deferred and takes back that it was fired: a constraint that fails blames this message, and for the next
 /// one, constraints are as deferred as they were.
@@ -51,12 +55,10 @@ pub(super) async fn begin<'c>(
     epoch: i64,
     timeout: Duration,
 ) -> Result<Begun<'c, Postgres>> {
-    let limit = (timeout.max(claim.lease) + SILENCE).as_millis().min(i32::MAX.cast_unsigned().into());
+    let limits = limits(claim, timeout);
     let forget = if handling.is_used && !store.is_pooled() { FORGET } else { "" };
-    let begin = format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {forget}; {PLANNED_OUR_WAY}; \
-         SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}"
-    );
+    let begin =
+        format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {forget}; {PLANNED_OUR_WAY}; {limits}");
     let mut transaction = answer(handling.conn.begin_with(AssertSqlSafe(begin))).await?;
     handling.is_used = true;
     let lock = store.sql().lock.replace("{number}", &claim.partition_id.to_string());
@@ -72,17 +74,35 @@ pub(super) async fn begin<'c>(
         answer(transaction.rollback()).await?;
         return Ok(Begun::Lost);
     }
+    if let Some(deallocate) =
+        locked.try_get::<Option<String>, _>("deallocate")?.filter(|_| !store.is_pooled())
+    {
+        answer(sqlx::raw_sql(AssertSqlSafe(deallocate)).execute(&mut *transaction)).await?;
+    }
     Ok(Begun::Transaction { transaction, session: locked.try_get::<i32, _>("session")?.into() })
 }
 
+/// How long the server waits for a statement, and for a process that says nothing.
+fn limits(claim: &Claim, timeout: Duration) -> String {
+    let limit = (timeout.max(claim.lease) + SILENCE).as_millis().min(i32::MAX.cast_unsigned().into());
+    format!("SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}")
+}
+
 /// The handler is content with what it wrote; is the database?
-pub(super) async fn keep(conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
+pub(super) async fn keep(
+    store: &PostgresStore,
+    conn: &mut PgConnection,
+    claim: &Claim,
+    timeout: Duration,
+    is_last: bool,
+) -> Result<Kept> {
+    let unset = if store.is_pooled() { UNSET_POOLED } else { UNSET };
+    let limits = limits(claim, timeout);
     let next = if is_last {
-        format!("{LAST_CHECK}; RELEASE SAVEPOINT posthaste; {PLANNED_OUR_WAY}")
+        format!("{LAST_CHECK}; RELEASE SAVEPOINT posthaste; {unset}; {limits}; {PLANNED_OUR_WAY}")
     } else {
-        format!("{CHECK}; RELEASE SAVEPOINT posthaste; SAVEPOINT posthaste")
+        format!("{CHECK}; RELEASE SAVEPOINT posthaste; {unset}; DISCARD TEMP; {limits}; SAVEPOINT posthaste")
     };
-    // As long as deferred triggers may take.
     kept(sqlx::raw_sql(AssertSqlSafe(next)).execute(conn).await)
 }
 
@@ -90,7 +110,7 @@ pub(super) async fn keep(conn: &mut PgConnection, is_last: bool) -> Result<Kept>
 pub(super) async fn undo(conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
     let then = if is_last { PLANNED_OUR_WAY } else { "SAVEPOINT posthaste" };
     let undo = format!("ROLLBACK TO SAVEPOINT posthaste; RELEASE SAVEPOINT posthaste; {then}");
-    kept(answer(sqlx::raw_sql(AssertSqlSafe(undo)).execute(conn)).await)
+    kept(sqlx::raw_sql(AssertSqlSafe(undo)).execute(conn).await)
 }
 
 fn kept<T>(result: Result<T, impl Into<OutboxError>>) -> Result<Kept> {
@@ -103,11 +123,12 @@ fn kept<T>(result: Result<T, impl Into<OutboxError>>) -> Result<Kept> {
     }
 }
 
-/// Ends a session whose handler was dropped: it may be in the middle of a statement. Its connection must still be open, so
-/// that the number is nobody else's.
+/// Ends the session of a transaction that is lost: it may be in the middle of a statement. Its connection must still be open
+/// on our side, so that the number is hardly anybody else's.
 pub(super) async fn end_session(store: &PostgresStore, session: i64) -> Result<()> {
-    let sql = "SELECT pg_terminate_backend($1::bigint::integer)".into();
-    store.fetch(query(&sql).bind(session)).await.map(drop)
+    // Of a session that is gone already, the function alone would warn.
+    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1::bigint::integer AND datname = current_database()";
+    store.fetch(query(&sql.into()).bind(session)).await.map(drop)
 }
 
 /// Gives a connection back, as if no handler had used it.

@@ -2,7 +2,9 @@
 -- older than the lock.
 -- By the simple protocol, in one round trip; the place of the partition's number is filled in, and is a number.
 -- Locks: the partition (NO KEY UPDATE), until the end of the transaction; no row if somebody else has it.
--- Reads: cursor by its primary key, newest first.
-SELECT p.id AS partition_id, pg_backend_pid() AS session FROM {partition} p WHERE p.id = {number} FOR NO KEY UPDATE SKIP LOCKED;
+-- Reads: cursor by its primary key, newest first; which statements an earlier handler has prepared by name in this session.
+SELECT p.id AS partition_id, pg_backend_pid() AS session,
+       (SELECT string_agg(format('DEALLOCATE %I', s.name), '; ') FROM pg_prepared_statements s WHERE s.from_sql) AS deallocate
+FROM {partition} p WHERE p.id = {number} FOR NO KEY UPDATE SKIP LOCKED;
 SELECT c.epoch, c.owner FROM {cursor} c WHERE c.reader = 'default' AND c.partition_id = {number}
 ORDER BY c.epoch DESC LIMIT 1
