@@ -77,6 +77,14 @@ struct Call<'h, DB: Backend> {
     timeout: Duration,
 }
 
+/// What became of a batch.
+enum Transacted {
+    /// The transaction has ended; whether its connection is good for more.
+    Settled { settled: BatchSettled, is_sound: bool },
+    /// The transaction is lost, and all that was done in it; the session may not know yet.
+    Lost { handled: Handled, session: i64 },
+}
+
 /// What became of the messages of one call.
 enum Fate {
     Done,
@@ -113,25 +121,24 @@ impl<S: Store> Processor<S> {
             Some(handling) => handling,
             None => self.shared.store.handling().await?,
         };
-        let (lost, session) = match self.transact_on(&mut handling, handler, timeout, leased, turn).await? {
-            Ok((settled, is_sound)) => {
+        match self.transact_on(&mut handling, handler, timeout, leased, turn).await? {
+            Transacted::Settled { settled, is_sound } => {
                 *kept = is_sound.then_some(handling);
-                return Ok(settled);
+                Ok(settled)
             }
-            Err(lost) => lost,
-        };
-        // It may be in the middle of a statement, which would keep the partition locked.
-        if let Err(error) = self.shared.store.end_session(session).await {
-            tracing::warn!(%error, "cannot end the session of a handler's lost transaction: it ends by itself later");
+            Transacted::Lost { handled, session } => {
+                // It may be in the middle of a statement, which would keep the partition locked.
+                if let Err(error) = self.shared.store.end_session(session).await {
+                    tracing::warn!(%error, "cannot end the session of a lost transaction: it ends by itself later");
+                }
+                // Closed: nobody knows what its session is like.
+                drop(handling);
+                let decision = self.decide(leased, handled, false);
+                self.settle(decision).await
+            }
         }
-        // Closed: nobody knows what its session is like.
-        drop(handling);
-        let decision = self.decide(leased, lost, false);
-        self.settle(decision).await
     }
 
-    /// The same on a connection, and whether that is good for more; an inner error if the transaction is lost, with its
-    /// session.
     async fn transact_on(
         &mut self,
         handling: &mut Handling<S::Db>,
@@ -139,19 +146,20 @@ impl<S: Store> Processor<S> {
         timeout: Duration,
         leased: &Leased,
         turn: &Turn<'_>,
-    ) -> Result<Result<(BatchSettled, bool), (Handled, i64)>, OutboxError> {
+    ) -> Result<Transacted, OutboxError> {
         let (store, of) = (self.shared.store.clone(), Arc::clone(&self.of));
         let begun = store.begin(handling, &self.claim, leased.epoch, timeout).await?;
         let Begun::Transaction { mut transaction, session } = begun else {
             // Not ours any more; or locked by whoever is about to find out that it is not theirs.
             let (outcome, asked) = (Settled::Lost, Instant::now());
-            return Ok(Ok((BatchSettled { outcome, processed_seq: leased.processed_seq, asked }, true)));
+            let settled = BatchSettled { outcome, processed_seq: leased.processed_seq, asked };
+            return Ok(Transacted::Settled { settled, is_sound: true });
         };
         self.claim.handled_epoch = leased.epoch;
         let call = Call { handler, timeout };
         let handled = match self.call_in(&mut transaction, &call, leased, turn).await {
             Ok(handled) => handled,
-            Err(lost) => return Ok(Err((lost, session))),
+            Err(handled) => return Ok(Transacted::Lost { handled, session }),
         };
         // What failed may fail for as long as its session lives: a prepared statement whose table has changed, for one.
         let is_sound = handled.verdict.retry.is_none();
@@ -159,10 +167,11 @@ impl<S: Store> Processor<S> {
         self.claim.batch_size = decision.poison.size();
         let asked = Instant::now();
         Ok(match store.settle_within(transaction, &of.queue, &self.claim, &decision.settlement).await {
-            Ok(outcome) => Ok((self.settled(&decision, asked, outcome), is_sound)),
+            Ok(outcome) => Transacted::Settled { settled: self.settled(&decision, asked, outcome), is_sound },
             Err(error) => {
                 let blame = if leased.messages.len() == 1 { Blame::Message } else { Blame::Call };
-                Err((lost(format!("the transaction could not be committed: {error}"), blame), session))
+                let handled = lost(format!("the transaction could not be committed: {error}"), blame);
+                Transacted::Lost { handled, session }
             }
         })
     }

@@ -123,11 +123,11 @@ fn kept<T>(result: Result<T, impl Into<OutboxError>>) -> Result<Kept> {
     }
 }
 
-/// Ends the session of a transaction that is lost: it may be in the middle of a statement. Its connection must still be open
-/// on our side, so that the number is hardly anybody else's.
+/// Ends the session of a transaction that is lost: it may be in the middle of a statement. If it has ended already, its
+/// number may be another's, but hardly one of ours that is in a transaction, too.
 pub(super) async fn end_session(store: &PostgresStore, session: i64) -> Result<()> {
-    // Of a session that is gone already, the function alone would warn.
-    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1::bigint::integer AND datname = current_database()";
+    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1::bigint::integer
+               AND application_name = current_setting('application_name') AND xact_start IS NOT NULL";
     store.fetch(query(&sql.into()).bind(session)).await.map(drop)
 }
 
