@@ -257,8 +257,6 @@ impl<DB: Backend> OutboxBuilder<DB> {
         let channel = store.probe_news_channel().await?;
         store.check_suitable().await?;
 
-        // A tuning that was given is not changed behind anybody's back.
-        let adapts = self.profile.adapts && self.processor.is_none();
         let mut queues = Vec::new();
         for config in self.queues {
             let queue = Arc::new(store.register_queue(&config.name, config.partitions).await?);
@@ -269,8 +267,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
                 Handler::Transactional(handler) => Mode::Transactional { handler, timeout },
             };
             let max_attempts = config.max_attempts;
-            let tuning = processor;
-            queues.push(Arc::new(ProcessedQueue { queue, mode, lease, tuning, max_attempts, adapts }));
+            queues.push(Arc::new(ProcessedQueue { queue, mode, lease, tuning: processor, max_attempts }));
         }
 
         let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));

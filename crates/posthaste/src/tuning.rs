@@ -19,7 +19,8 @@ use crate::limits::DEFAULT_LEASE_DURATION;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkerTuning {
     /// The most messages that are taken at once; not zero. For the sequencer on PostgreSQL, from how many rows on the
-    /// next tick follows at once. Without meaning for the reconciler.
+    /// next tick follows at once. Without meaning for the reconciler. For a processor,
+    /// [`ADAPTIVE`](Self::ADAPTIVE) leaves it to the load.
     pub batch_size: u32,
     /// The shortest wait between two executions while there is more to do.
     pub min_interval: Duration,
@@ -52,6 +53,10 @@ const fn mins(n: u64) -> Duration {
 }
 
 impl WorkerTuning {
+    /// As the `batch_size` of a processor: 10 messages at first, twice as many while its batches are full, up to 500, and
+    /// half as many while they are nearly empty.
+    pub const ADAPTIVE: u32 = u32::MAX;
+
     /// A processor: gentle when idle.
     #[must_use]
     pub const fn processor_default() -> Self {
@@ -266,9 +271,6 @@ pub struct OutboxProfile {
     pub vacuum: WorkerTuning,
     /// Of the worker that looks for work that a lost wake-up left behind.
     pub reconciler: WorkerTuning,
-    /// Whether the load decides how much processors take at once, from their `batch_size` up. Not if the builder is given
-    /// a tuning for them.
-    pub adapts: bool,
 }
 
 impl Default for OutboxProfile {
@@ -286,7 +288,6 @@ impl OutboxProfile {
             processor: WorkerTuning::processor_default(),
             vacuum: WorkerTuning::vacuum(),
             reconciler: WorkerTuning::reconciler(),
-            adapts: false,
         }
     }
 
@@ -298,7 +299,6 @@ impl OutboxProfile {
             processor: WorkerTuning::processor_low_latency(),
             vacuum: WorkerTuning::vacuum(),
             reconciler: WorkerTuning::reconciler().idle_interval(secs(30)),
-            adapts: false,
         }
     }
 
@@ -310,7 +310,6 @@ impl OutboxProfile {
             processor: WorkerTuning::processor_high_throughput(),
             vacuum: WorkerTuning::vacuum(),
             reconciler: WorkerTuning::reconciler(),
-            adapts: false,
         }
     }
 
@@ -320,8 +319,10 @@ impl OutboxProfile {
     pub const fn auto() -> Self {
         Self {
             sequencer: WorkerTuning::sequencer_low_latency().batch_size(2000),
-            processor: WorkerTuning::processor_low_latency().retry_base(secs(1)).retry_max(mins(1)),
-            adapts: true,
+            processor: WorkerTuning::processor_low_latency()
+                .batch_size(WorkerTuning::ADAPTIVE)
+                .retry_base(secs(1))
+                .retry_max(mins(1)),
             ..Self::low_latency()
         }
     }
@@ -334,7 +335,6 @@ impl OutboxProfile {
             processor: WorkerTuning::processor_relaxed(),
             vacuum: WorkerTuning::vacuum(),
             reconciler: WorkerTuning::reconciler().idle_interval(mins(2)),
-            adapts: false,
         }
     }
 }

@@ -34,8 +34,9 @@ use crate::{
 const SETTLE_TRIES: u32 = 3;
 /// How long to stay away after another worker was faster.
 const RACED: Duration = Duration::from_millis(10);
-/// How many messages a processor that adapts to the load takes at most.
-const ADAPTIVE_BATCH: u32 = 500;
+/// How many messages a processor that adapts to the load takes; [`WorkerTuning::ADAPTIVE`] says the same.
+const LEAST_ADAPTIVE: u32 = 10;
+const MOST_ADAPTIVE: u32 = 500;
 
 /// What a queue's processors have in common.
 pub(crate) struct ProcessedQueue<S: Store> {
@@ -44,8 +45,6 @@ pub(crate) struct ProcessedQueue<S: Store> {
     pub(crate) lease: LeaseConfig,
     pub(crate) tuning: WorkerTuning,
     pub(crate) max_attempts: Option<u32>,
-    /// Whether the load decides how much is taken at once.
-    pub(crate) adapts: bool,
 }
 
 /// How the handler is called.
@@ -102,10 +101,13 @@ impl<S: Store> Processor<S> {
             Mode::Transactional { .. } => (true, u32::MAX),
             Mode::Leased(_) => (false, u32::MAX),
         };
-        let mut poison = Poison::new(of.tuning.batch_size.min(most), of.tuning.degradation_threshold);
-        if of.adapts {
-            poison = poison.adapting(ADAPTIVE_BATCH.min(most));
-        }
+        let threshold = of.tuning.degradation_threshold;
+        let poison = match of.tuning.batch_size {
+            WorkerTuning::ADAPTIVE => {
+                Poison::new(LEAST_ADAPTIVE, threshold).adapting(MOST_ADAPTIVE.min(most))
+            }
+            size => Poison::new(size.min(most), threshold),
+        };
         let claim = Claim {
             partition_id,
             owner: shared.owner,
