@@ -1,37 +1,21 @@
-//! Putting an outbox together, starting it, and stopping it.
+//! Putting an outbox together.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use sqlx::Pool;
-use taskward::{
-    BackoffConfig, Bulkhead, BulkheadConfig, CancellationToken, ConcurrencyLimit, ErrorPolicy, PanicPolicy,
-    TaskSet, TracingListener, WorkerAction, WorkerBuilder, poker,
-};
-use tokio::sync::{Notify, Semaphore};
-use uuid::Uuid;
 
 use crate::{
     LeaseConfig, LeasedHandler, Outbox, OutboxError, OutboxHandle, OutboxProfile, Partitions,
     TransactionalHandler, TransactionalMessageHandler, WorkerTuning,
-    handle::RunningCrew,
+    crew::{Crew, Terms},
     limits::{
         DEFAULT_GRACE, DEFAULT_GUARANTEED_MAINTENANCE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD,
-        DEFAULT_PROCESSORS, DEFAULT_SHARED_MAINTENANCE, DEFAULT_STATS_INTERVAL, LONGEST_SILENCE,
+        DEFAULT_PROCESSORS, DEFAULT_SHARED_MAINTENANCE, DEFAULT_STATS_INTERVAL,
     },
-    news,
-    outage::Outage,
     outbox::Bell,
-    processor::{
-        AnyLeasedHandler, AnyTransactionalHandler, EachMessage, Mode, ProcessedQueue, Processor, Shared,
-        WholeBatch,
-    },
+    processor::{AnyLeasedHandler, AnyTransactionalHandler, EachMessage, Mode, ProcessedQueue, WholeBatch},
     queue::check_name,
-    reconciler::Reconciler,
-    sequencer::{OpenTransactions, Sequencer},
-    stats::{Counter, Counters},
     store::{Backend, Queue, Store, Tables},
-    vacuum::{Vacuum, Waste},
-    wake::Wake,
 };
 
 /// The reconciler needs no permit: it looks after those who hold them.
@@ -239,11 +223,13 @@ impl<DB: Backend> OutboxBuilder<DB> {
     ///
     /// If a tuning or a lease is not valid; the message names the field.
     pub async fn start(self) -> Result<OutboxHandle<DB>, OutboxError> {
-        let sequencer = self.sequencer.unwrap_or(self.profile.sequencer);
-        let processor = self.processor.unwrap_or(self.profile.processor);
-        let vacuum = self.vacuum.unwrap_or(self.profile.vacuum);
-        let reconciler = self.reconciler.unwrap_or(self.profile.reconciler);
-        self.check(&[sequencer, processor, vacuum, reconciler])?;
+        let tunings = OutboxProfile {
+            sequencer: self.sequencer.unwrap_or(self.profile.sequencer),
+            processor: self.processor.unwrap_or(self.profile.processor),
+            vacuum: self.vacuum.unwrap_or(self.profile.vacuum),
+            reconciler: self.reconciler.unwrap_or(self.profile.reconciler),
+        };
+        self.check(&tunings)?;
 
         if self.migrates {
             <DB::Store as Store>::migrate(&self.pool, &self.tables).await?;
@@ -260,121 +246,44 @@ impl<DB: Backend> OutboxBuilder<DB> {
         let mut queues = Vec::new();
         for config in self.queues {
             let queue = Arc::new(store.register_queue(&config.name, config.partitions).await?);
-            let lease = config.lease.unwrap_or_else(|| LeaseConfig::of(processor.lease_duration));
+            let lease = config.lease.unwrap_or_else(|| LeaseConfig::of(tunings.processor.lease_duration));
             let timeout = config.handler_timeout.or(self.handler_timeout).unwrap_or(lease.duration);
             let mode = match config.handler {
                 Handler::Leased(handler) => Mode::Leased(handler),
                 Handler::Transactional(handler) => Mode::Transactional { handler, timeout },
             };
             let max_attempts = config.max_attempts;
-            queues.push(Arc::new(ProcessedQueue { queue, mode, lease, tuning: processor, max_attempts }));
+            queues.push(Arc::new(ProcessedQueue {
+                queue,
+                mode,
+                lease,
+                tuning: tunings.processor,
+                max_attempts,
+            }));
         }
-
-        let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));
-        let outage = Outage::default();
-        let (cancel, out_of_grace) = (CancellationToken::new(), CancellationToken::new());
-        let (waste, counters) = (Waste::new(&vacuum), Counters::default());
-        let shared = Shared {
-            store: store.clone(),
-            waste: waste.clone(),
-            owner: Uuid::new_v4(),
-            out_of_grace: out_of_grace.clone(),
-            outage: outage.clone(),
-        };
-        let mut crew = Crew { tasks: TaskSet::new(cancel.clone()), cancel };
-        let shared_permits = Arc::new(Semaphore::new(self.shared_maintenance));
-        let guaranteed = Arc::new(Semaphore::new(self.guaranteed_maintenance));
-        crew.hire(
-            "sequencer",
-            &sequencer,
-            ConcurrencyLimit::Tiered { guaranteed, shared: Arc::clone(&shared_permits) },
-            &counters.sequencer,
-            &[wake.sequencer_bell()],
-            Sequencer {
-                store: store.clone(),
-                wake: wake.clone(),
-                waste: waste.clone(),
-                tuning: sequencer,
-                max_inner_iterations: self.max_inner_iterations,
-                channel,
-                outage: outage.clone(),
-                open: OpenTransactions::default(),
-                last_find: None,
-            },
-        );
-        crew.hire(
-            "vacuum",
-            &vacuum,
-            ConcurrencyLimit::Fixed(shared_permits),
-            &counters.vacuum,
-            &[waste.bell()],
-            Vacuum::new(
-                store.clone(),
-                waste.clone(),
-                vacuum,
-                outage.clone(),
-                wake.partition_ids().into_iter(),
-            ),
-        );
-        crew.hire(
-            "reconciler",
-            &reconciler,
-            ConcurrencyLimit::Unlimited,
-            &counters.reconciler,
-            &[wake.reconciler_bell()],
-            Reconciler {
-                store: store.clone(),
-                wake: wake.clone(),
-                partition_ids: wake.partition_ids(),
-                owner: shared.owner,
-                outage: outage.clone(),
-                stray_interval: reconciler.idle_interval,
-                last_stray_look: None,
-                after_id: 0,
-            },
-        );
-        // A processor that nobody wakes is looked after by the reconciler, which asks for all of them at once.
-        crew.ring_every(sequencer.idle_interval, wake.sequencer_bell());
-        crew.ring_every(reconciler.idle_interval.min(processor.idle_interval), wake.reconciler_bell());
-        let limit = ConcurrencyLimit::fixed(self.processors);
-        for of in &queues {
-            for (number, id) in of.queue.partition_ids.iter().enumerate() {
-                let action = Processor::new(Arc::clone(of), *id, shared.clone());
-                let bells: Vec<_> = wake.partition_bell(*id).into_iter().collect();
-                crew.hire(
-                    &format!("processor {}/{number}", of.queue.name),
-                    &of.tuning,
-                    limit.clone(),
-                    &counters.processor,
-                    &bells,
-                    action,
-                );
-            }
-        }
-        let (news_store, news_wake, news_cancel) = (store.clone(), wake.clone(), crew.cancel.clone());
-        crew.tasks
-            .spawn("news", async move { news::carry(&news_store, channel, &news_wake, &news_cancel).await });
-        if !self.stats_interval.is_zero() {
-            let log = counters.clone().log_every(self.stats_interval, crew.cancel.clone());
-            crew.tasks.spawn("statistics", log);
-        }
-        // What was there before us.
-        wake.begin();
-        waste.bell().notify_one();
 
         let known: HashMap<String, Arc<Queue>> =
             queues.iter().map(|of| (of.queue.name.to_string(), Arc::clone(&of.queue))).collect();
-        let outbox = Outbox::new(self.pool, store.clone(), known, self.max_payload, Bell::Own(wake));
-        Ok(OutboxHandle::new(
-            outbox,
-            counters,
-            RunningCrew { store, tasks: crew.tasks, out_of_grace, grace: self.grace },
-        ))
+        let crew = Crew::hire(&Terms {
+            store: store.clone(),
+            channel,
+            queues,
+            tunings,
+            processors: self.processors,
+            guaranteed_maintenance: self.guaranteed_maintenance,
+            shared_maintenance: self.shared_maintenance,
+            max_inner_iterations: self.max_inner_iterations,
+            stats_interval: self.stats_interval,
+            grace: self.grace,
+        });
+        let outbox = Outbox::new(self.pool, store, known, self.max_payload, Bell::Own(crew.wake()));
+        Ok(OutboxHandle::new(outbox, crew))
     }
 
     /// What can be refused before the database is asked.
-    fn check(&self, tunings: &[WorkerTuning]) -> Result<(), OutboxError> {
-        tunings.iter().for_each(WorkerTuning::validate);
+    fn check(&self, tunings: &OutboxProfile) -> Result<(), OutboxError> {
+        let OutboxProfile { sequencer, processor, vacuum, reconciler } = tunings;
+        [sequencer, processor, vacuum, reconciler].into_iter().for_each(WorkerTuning::validate);
         let refuse = |text: String| Err(OutboxError::Configuration(text));
         if self.processors == 0 {
             return refuse("processors must not be 0: no message would ever be delivered".to_owned());
@@ -392,7 +301,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             if queue.handler_timeout.or(self.handler_timeout).is_some_and(|timeout| timeout.is_zero()) {
                 return refuse(format!("queue {:?}: handler_timeout must not be zero", queue.name));
             }
-            queue.lease.unwrap_or_else(|| LeaseConfig::of(tunings[1].lease_duration)).validate();
+            queue.lease.unwrap_or_else(|| LeaseConfig::of(processor.lease_duration)).validate();
             if queue.max_attempts == Some(0) {
                 return refuse(format!("queue {:?}: max_attempts must not be 0", queue.name));
             }
@@ -401,51 +310,6 @@ impl<DB: Backend> OutboxBuilder<DB> {
             }
         }
         Ok(())
-    }
-}
-
-/// The workers of one process.
-struct Crew {
-    tasks: TaskSet,
-    cancel: CancellationToken,
-}
-
-impl Crew {
-    fn hire<A: WorkerAction<Payload = u64, Error = OutboxError> + 'static>(
-        &mut self,
-        name: &str,
-        tuning: &WorkerTuning,
-        semaphore: ConcurrencyLimit,
-        counter: &Arc<Counter>,
-        bells: &[Arc<Notify>],
-        action: A,
-    ) {
-        // Errors of the database, not of handlers: nothing relies on a longer timer.
-        let backoff = tuning.backoff();
-        let max = backoff.max.min(LONGEST_SILENCE);
-        let backoff = BackoffConfig { initial: backoff.initial.min(max), max, ..backoff };
-        let mut builder = WorkerBuilder::new(name, self.cancel.clone())
-            .pacing(*tuning)
-            .bulkhead(Bulkhead::new(name, BulkheadConfig { semaphore, backoff }))
-            .on_error(ErrorPolicy::Retry)
-            .on_panic(PanicPolicy::CatchAndRetry)
-            .listener(TracingListener)
-            .listener(Arc::clone(counter));
-        for bell in bells {
-            builder = builder.notifier(Arc::clone(bell));
-        }
-        self.tasks.spawn(name, builder.build(action).run());
-    }
-
-    /// Rings a bell at an interval, in case nobody else does.
-    fn ring_every(&mut self, interval: Duration, bell: Arc<Notify>) {
-        let (poke, _ends_when_cancelled) = poker(interval.max(Duration::from_millis(1)), self.cancel.clone());
-        let cancel = self.cancel.clone();
-        self.tasks.spawn("poker", async move {
-            while cancel.run_until_cancelled(poke.notified()).await.is_some() {
-                bell.notify_one();
-            }
-        });
     }
 }
 

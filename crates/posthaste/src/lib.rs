@@ -40,6 +40,7 @@
 mod announcer;
 mod batch;
 mod builder;
+mod crew;
 mod error;
 mod handle;
 mod handler;

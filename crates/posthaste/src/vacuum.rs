@@ -124,9 +124,9 @@ impl<S: Store> Vacuum<S> {
         waste: Waste,
         tuning: WorkerTuning,
         outage: Outage,
-        partition_ids: impl Iterator<Item = i32>,
+        partition_ids: Vec<i32>,
     ) -> Self {
-        let trimmed = partition_ids.map(|id| (id, Trimmed::nothing(id))).collect();
+        let trimmed = partition_ids.into_iter().map(|id| (id, Trimmed::nothing(id))).collect();
         Self {
             store,
             waste,

@@ -43,8 +43,9 @@ impl Wake {
         Arc::clone(&self.bells.reconciler)
     }
 
-    pub(crate) fn partition_bell(&self, id: i32) -> Option<Arc<Notify>> {
-        self.bells.partitions.get(&id).cloned()
+    /// The bell of a partition; one that nobody rings if this process has no processor for it.
+    pub(crate) fn partition_bell(&self, id: i32) -> Arc<Notify> {
+        self.bells.partitions.get(&id).cloned().unwrap_or_default()
     }
 
     pub(crate) fn partition_ids(&self) -> Vec<i32> {
