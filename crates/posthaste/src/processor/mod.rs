@@ -123,8 +123,10 @@ impl<S: Store> Processor<S> {
     async fn work(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
         let mut handling = None;
         let result = self.work_on(cancel, &mut handling).await;
-        if let Some(handling) = handling {
-            self.shared.store.give_back(handling).await?;
+        if let Some(handling) = handling
+            && let Err(error) = self.shared.store.give_back(handling).await
+        {
+            tracing::debug!(%error, "a handler's connection was lost after its use");
         }
         result
     }
@@ -198,19 +200,21 @@ impl<S: Store> Processor<S> {
         decide(leased, handled, go_on, self.poison, &self.of.tuning, self.of.max_attempts)
     }
 
-    /// Remembers a decision that the database knows of.
+    /// Remembers a decision that the database knows of; not one that came too late.
     fn settled(&mut self, decision: &Decision, asked: Instant, outcome: Settled) -> BatchSettled {
         let Settlement { processed_seq, epoch, .. } = decision.settlement;
         if matches!(outcome, Settled::Lost) {
+            // Whoever settled knows better what comes next.
             tracing::warn!(
                 queue = &*self.of.queue.name,
                 partition_id = self.partition_id,
                 epoch,
                 "nothing was settled: the lease was taken over, or an earlier try whose answer was lost had done it",
             );
+        } else {
+            self.poison = decision.poison;
+            self.not_before = decision.backoff.and_then(|backoff| Instant::now().checked_add(backoff));
         }
-        self.poison = decision.poison;
-        self.not_before = decision.backoff.and_then(|backoff| Instant::now().checked_add(backoff));
         BatchSettled { outcome, processed_seq, asked }
     }
 

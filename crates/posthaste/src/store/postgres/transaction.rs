@@ -24,8 +24,8 @@ const PLANNED_AS_USUAL: &str = "SET LOCAL lock_timeout TO DEFAULT; SET LOCAL ena
 /// What a handler may have left behind in its session; `DISCARD ALL` would take sqlx's prepared statements away too.
 const FORGET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; \
      SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
-/// What it may have set, which would be set for the next message of its batch, or for the settlement, too.
-const UNSET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL";
+/// What it may have set or made, which would be there for the next message of its batch, or for the settlement, too.
+const UNSET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; DISCARD TEMP";
 /// The same where the session is not ours: what the pooler has set must stay.
 const UNSET_POOLED: &str = "RESET ROLE";
 
@@ -82,10 +82,13 @@ pub(super) async fn begin<'c>(
     Ok(Begun::Transaction { transaction, session: locked.try_get::<i32, _>("session")?.into() })
 }
 
-/// How long the server waits for a statement, and for a process that says nothing.
+/// How long the server waits for a statement, for a process that says nothing, and for one that does not listen.
 fn limits(claim: &Claim, timeout: Duration) -> String {
     let limit = (timeout.max(claim.lease) + SILENCE).as_millis().min(i32::MAX.cast_unsigned().into());
-    format!("SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}")
+    format!(
+        "SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}; \
+         SET LOCAL tcp_user_timeout = {limit}"
+    )
 }
 
 /// The handler is content with what it wrote; is the database?
@@ -101,7 +104,7 @@ pub(super) async fn keep(
     let next = if is_last {
         format!("{LAST_CHECK}; RELEASE SAVEPOINT posthaste; {unset}; {limits}; {PLANNED_OUR_WAY}")
     } else {
-        format!("{CHECK}; RELEASE SAVEPOINT posthaste; {unset}; DISCARD TEMP; {limits}; SAVEPOINT posthaste")
+        format!("{CHECK}; RELEASE SAVEPOINT posthaste; {unset}; {limits}; SAVEPOINT posthaste")
     };
     kept(sqlx::raw_sql(AssertSqlSafe(next)).execute(conn).await)
 }

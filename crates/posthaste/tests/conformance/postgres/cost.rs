@@ -66,6 +66,9 @@ async fn an_idle_process_reads_little_and_writes_nothing() {
         .unwrap();
     handle.outbox().enqueue(&db.pool, "a", EnqueueMessage::new("x")).await.unwrap();
     memory.has(1).await;
+    let left = "SELECT (SELECT count(*) FROM posthaste_incoming) + (SELECT count(*) - 1 FROM posthaste_tick)
+                + (SELECT count(*) - 128 FROM posthaste_cursor)";
+    super::stage::eventually("all is removed", async || count(&db.pool, left).await == 0).await;
     tokio::time::sleep(secs(1)).await;
     reset(&db.pool).await;
     tokio::time::sleep(secs(6)).await;

@@ -10,7 +10,7 @@ use super::{
         all_settled, assert_exactly_once, dead_letters, each, effects, last_error, retry, run, send,
         stage_with, whole, write,
     },
-    stage::{Memory, builder, eventually, fresh, quick_retries},
+    stage::{Memory, builder, eventually, fresh, millis, quick_retries, secs},
 };
 
 #[tokio::test]
@@ -370,6 +370,33 @@ async fn a_handlers_statements_are_planned_as_its_role_is_used_to() {
                  jit on, lock_timeout 7000, plan_cache_mode auto, synchronous_commit on";
     assert_eq!(*looks.lock().unwrap(), [usual; 4]);
     db.remove().await;
+}
+
+/// However the process freezes, between statements, in one, or while it should read an answer: the server gives up.
+#[tokio::test]
+async fn the_server_waits_for_a_handler_no_longer_than_its_lease_or_its_timeout_and_a_second() {
+    for (lease, timeout, expected) in [(millis(700), millis(300), "1700"), (millis(700), secs(3), "4000")] {
+        let (db, memory) = (stage_with(&["x"; 2]).await, Memory::new());
+        let looks = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&looks);
+        let handler = each(&memory, move |conn, _| {
+            let looks = Arc::clone(&noted);
+            Box::pin(async move {
+                let sql = "SELECT array_agg(DISTINCT setting) FROM pg_settings WHERE name IN
+                           ('statement_timeout', 'idle_in_transaction_session_timeout', 'tcp_user_timeout')";
+                let look: Vec<String> = sqlx::query_scalar(sql).fetch_one(conn).await.unwrap();
+                looks.lock().unwrap().extend(look);
+                HandlerResult::Success
+            })
+        });
+        let queue = builder(&db).queue("q", Partitions::of(1)).transactional(handler);
+        let lease = posthaste::LeaseConfig::of(lease);
+        let handle = queue.lease(lease).handler_timeout(timeout).start().await.unwrap();
+        all_settled(&db.pool, 2).await;
+        handle.stop().await;
+        assert_eq!(*looks.lock().unwrap(), [expected; 2], "all three, for each message");
+        db.remove().await;
+    }
 }
 
 /// A prepared statement on a table that gets another column fails for as long as its session lives.

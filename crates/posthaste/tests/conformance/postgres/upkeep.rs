@@ -73,10 +73,10 @@ async fn the_statistics_count_what_each_kind_of_worker_did() {
         [stats.sequencer, stats.processor, stats.vacuum].iter().all(|kind| kind.messages == 30)
     })
     .await;
+    eventually("the reconciler has looked", async || handle.stats().reconciler.idle > 0).await;
     let stats = handle.stats();
     assert!(stats.processor.executions > 0 && !stats.processor.busy.is_zero());
     assert!(stats.sequencer.longest <= stats.sequencer.busy);
-    assert!(stats.reconciler.idle > 0);
     assert_eq!((stats.sequencer.failures, stats.processor.failures, stats.vacuum.failures), (0, 0, 0));
     // An error that is not the connection's: the table is gone.
     sqlx::raw_sql("ALTER TABLE posthaste_tick RENAME TO elsewhere").execute(&db.pool).await.unwrap();
