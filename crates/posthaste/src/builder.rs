@@ -10,7 +10,7 @@ use crate::{
     crew::{Crew, Terms},
     limits::{
         DEFAULT_GRACE, DEFAULT_GUARANTEED_MAINTENANCE, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD,
-        DEFAULT_PROCESSORS, DEFAULT_SHARED_MAINTENANCE, DEFAULT_STATS_INTERVAL,
+        DEFAULT_PROCESSORS, DEFAULT_SHARED_MAINTENANCE, DEFAULT_STATS_INTERVAL, MAX_LEASE_DURATION,
     },
     outbox::Bell,
     processor::{AnyLeasedHandler, AnyTransactionalHandler, EachMessage, Mode, ProcessedQueue, WholeBatch},
@@ -198,8 +198,10 @@ impl<DB: Backend> OutboxBuilder<DB> {
         self
     }
 
-    /// How long a transactional handler may take for one call; default: as long as its queue's lease. Then it is dropped,
-    /// what it wrote is undone, and its connection closed, which counts as a retry.
+    /// How long a transactional handler may take for one call; default: as long as its queue's lease, at most a week. Then
+    /// it is dropped, what it wrote is undone, and its connection closed, which counts as a retry.
+    ///
+    /// A process that freezes in a handler keeps its partition for so long, or for its lease if that is longer, and a second.
     #[must_use]
     pub const fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.handler_timeout = Some(timeout);
@@ -248,6 +250,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             let queue = Arc::new(store.register_queue(&config.name, config.partitions).await?);
             let lease = config.lease.unwrap_or_else(|| LeaseConfig::of(tunings.processor.lease_duration));
             let timeout = config.handler_timeout.or(self.handler_timeout).unwrap_or(lease.duration);
+            let timeout = timeout.min(MAX_LEASE_DURATION);
             let mode = match config.handler {
                 Handler::Leased(handler) => Mode::Leased(handler),
                 Handler::Transactional(handler) => Mode::Transactional { handler, timeout },

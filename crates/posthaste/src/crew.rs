@@ -13,7 +13,6 @@ use crate::{
     OutboxError, OutboxProfile, OutboxStats, WorkerTuning,
     limits::LONGEST_SILENCE,
     news,
-    outage::Outage,
     processor::{ProcessedQueue, Processor, Shared},
     reconciler::Reconciler,
     sequencer::{OpenTransactions, Sequencer},
@@ -70,7 +69,7 @@ impl<S: Store> Crew<S> {
             waste: waste.clone(),
             owner: Uuid::new_v4(),
             out_of_grace: crew.out_of_grace.clone(),
-            outage: Outage::default(),
+            outage: crew.counters.outage.clone(),
         };
         crew.hire_maintenance(terms, &shared);
         crew.hire_reconciler(&tunings.reconciler, &shared);
@@ -138,8 +137,10 @@ impl<S: Store> Crew<S> {
             owner: shared.owner,
             outage: shared.outage.clone(),
             stray_interval: tuning.idle_interval,
-            last_stray_look: None,
+            last_look: None,
             after_id: 0,
+            start_id: 0,
+            is_at_start: true,
         };
         let post = Post {
             name: "reconciler",

@@ -141,7 +141,8 @@ pub trait TransactionalMessageHandler<DB: Backend>: Send + Sync + 'static {
     /// anything else, fails, panics, or takes too long.
     ///
     /// It may begin transactions on `conn`, which become savepoints, and enqueue on it. It must not end the transaction
-    /// that it was given. What it sets in the session is taken back. Its statements may take as long as the handler, whatever
+    /// that it was given. What it sets in the session is taken back; a statement
+    /// that it prepares by name, or a lock of the session, only at the end of the batch. Its statements may take as long as the handler, whatever
     /// the role's `statement_timeout` says.
     ///
     /// Behind a pooler that gives each transaction another session, use queries that are not prepared

@@ -1,7 +1,10 @@
 //! A database that does not answer is one piece of news, however many workers notice.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -18,11 +21,14 @@ const REMINDER: Duration = Duration::from_secs(15);
 pub(crate) struct Outage {
     /// Since when, and when it was last spoken of.
     since: Arc<Mutex<Option<(Instant, Instant)>>>,
+    /// How often it was noticed.
+    count: Arc<AtomicU64>,
 }
 
 impl Outage {
     /// The database did not answer a worker.
     pub(crate) fn noticed(&self, worker: &str, error: &OutboxError) {
+        self.count.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *since {
@@ -36,6 +42,10 @@ impl Outage {
             }
             Some(_) => tracing::debug!(worker, %error, "the database does not answer"),
         }
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// The database answered the sequencer, which asks whenever there is anything to ask.

@@ -55,7 +55,13 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             }
             self.open.extend(self.wake.take_tickets(), Instant::now());
             let began = Instant::now();
-            let tick = match self.store.tick(self.channel == NewsChannel::Notified).await {
+            let announces = self.channel == NewsChannel::Notified;
+            let mut tick = self.store.tick(announces).await;
+            // A connection that ended while it was idle says so only now: the next is new.
+            if tick.as_ref().is_err_and(OutboxError::is_retryable) {
+                tick = self.store.tick(announces).await;
+            }
+            let tick = match tick {
                 Err(error) if error.is_retryable() => {
                     self.outage.noticed("sequencer", &error);
                     return Ok(Directive::Sleep(UNREACHABLE, sequenced));

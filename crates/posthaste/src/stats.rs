@@ -10,6 +10,8 @@ use std::{
 
 use taskward::{CancellationToken, Directive, WorkerListener};
 
+use crate::outage::Outage;
+
 /// What the workers of this process have done since the start. See [`OutboxHandle::stats`](crate::OutboxHandle::stats).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -23,6 +25,8 @@ pub struct OutboxStats {
     pub vacuum: WorkerStats,
     /// The worker that looks for work that a lost wake-up left behind; `messages` are the partitions that it woke.
     pub reconciler: WorkerStats,
+    /// How often the database did not answer a worker, which then tried again: no failure of the worker.
+    pub unanswered: u64,
 }
 
 /// What one kind of worker has done.
@@ -31,7 +35,7 @@ pub struct OutboxStats {
 pub struct WorkerStats {
     /// Executions that ended, well or not.
     pub executions: u64,
-    /// Those that found nothing to do.
+    /// Those that found nothing to do, or nobody to ask.
     pub idle: u64,
     /// Those that failed; what a handler returns is no failure of its worker.
     pub failures: u64,
@@ -52,6 +56,7 @@ impl OutboxStats {
             processor: self.processor.since(&earlier.processor),
             vacuum: self.vacuum.since(&earlier.vacuum),
             reconciler: self.reconciler.since(&earlier.reconciler),
+            unanswered: self.unanswered.saturating_sub(earlier.unanswered),
         }
     }
 }
@@ -76,6 +81,7 @@ pub(crate) struct Counters {
     pub(crate) processor: Arc<Counter>,
     pub(crate) vacuum: Arc<Counter>,
     pub(crate) reconciler: Arc<Counter>,
+    pub(crate) outage: Outage,
 }
 
 impl Counters {
@@ -85,6 +91,7 @@ impl Counters {
             processor: self.processor.read(),
             vacuum: self.vacuum.read(),
             reconciler: self.reconciler.read(),
+            unanswered: self.outage.count(),
         }
     }
 
@@ -100,10 +107,10 @@ impl Counters {
                 sequenced = done.sequencer.messages,
                 settled = done.processor.messages,
                 removed = done.vacuum.messages,
-                ticks = done.sequencer.executions,
                 executions = done.processor.executions,
                 busy = ?done.processor.busy,
                 failures = done.sequencer.failures + done.processor.failures + done.vacuum.failures + done.reconciler.failures,
+                unanswered = done.unanswered,
                 "outbox statistics",
             );
         }

@@ -26,7 +26,8 @@ pub struct WorkerTuning {
     pub min_interval: Duration,
     /// The first wait between two executions while there is more to do; at least `min_interval`.
     pub active_interval: Duration,
-    /// How long a worker that nobody wakes stays idle.
+    /// How long a worker that nobody wakes stays idle; never longer than 5 s, except for the reconciler's look for
+    /// messages that no tick will find.
     pub idle_interval: Duration,
     /// How much shorter each wait is than the one before it, down to `min_interval`.
     pub ramp_step: Duration,

@@ -272,7 +272,8 @@ fn remaining(interval: Duration, since: Instant) -> Duration {
     interval.saturating_sub(since.elapsed())
 }
 
-/// The next chunk: at most about so many messages and so many links in all, of each partition the oldest.
+/// The next chunk: at most so many messages and so many links in all, of each partition the oldest; but of the first one a
+/// whole segment at least.
 fn plan(remains: &[Remains], most: u32) -> Vec<Trim> {
     let (mut messages, mut links) = (i64::from(most), i64::from(most));
     let mut trims = Vec::new();
@@ -282,9 +283,9 @@ fn plan(remains: &[Remains], most: u32) -> Vec<Trim> {
         }
         let end_epoch = left.newest_epoch.min(left.first_epoch + links);
         // A segment is removed whole, and only once all of it is settled.
-        let to_seq = left.settled_seq.min(left.first_seq + messages);
+        let to_seq = left.settled_seq.min(left.first_seq - 1 + messages.max(SEGMENT));
         links -= end_epoch - left.first_epoch;
-        messages -= (to_seq - left.first_seq + SEGMENT).max(0);
+        messages -= (to_seq - left.first_seq + 1).max(0);
         trims.push(Trim {
             partition_id: left.partition_id,
             first_epoch: left.first_epoch,

@@ -34,6 +34,10 @@ use crate::{
 const SETTLE_TRIES: u32 = 3;
 /// How long to stay away after another worker was faster.
 const RACED: Duration = Duration::from_millis(10);
+/// How long to stay away from a partition that a handler's transaction has locked.
+const LOCKED: Duration = Duration::from_millis(250);
+/// From when on that is worth a warning, and how often.
+const LOCKED_FOR_LONG: Duration = Duration::from_secs(30);
 /// How many messages a processor that adapts to the load takes; [`WorkerTuning::ADAPTIVE`] says the same.
 const LEAST_ADAPTIVE: u32 = 10;
 const MOST_ADAPTIVE: u32 = 500;
@@ -61,6 +65,8 @@ pub(crate) struct Processor<S: Store> {
     poison: Poison,
     /// The back-off after a retry: nothing cuts it short.
     not_before: Option<Instant>,
+    /// Somebody else's transaction has the partition locked, since then or since that was last said.
+    locked_since: Option<Instant>,
 }
 
 /// What all processors of a process have in common.
@@ -116,7 +122,7 @@ impl<S: Store> Processor<S> {
             handled_epoch: 0,
             is_transactional,
         };
-        Self { of, partition_id, shared, claim, poison, not_before: None }
+        Self { of, partition_id, shared, claim, poison, not_before: None, locked_since: None }
     }
 
     /// Acquires, then handles and settles batch after batch until the partition is empty or the slice is over.
@@ -144,6 +150,7 @@ impl<S: Store> Processor<S> {
             Acquired::Batch(leased) => leased,
             Acquired::Empty => return Ok(Directive::Idle(0)),
             Acquired::Held(left) => return Ok(Directive::Sleep(left, 0)),
+            Acquired::Locked => return Ok(self.locked()),
             Acquired::Raced => return Ok(Directive::Sleep(RACED, 0)),
         };
         loop {
@@ -177,7 +184,26 @@ impl<S: Store> Processor<S> {
 
     async fn acquire(&mut self) -> Result<Acquired, OutboxError> {
         self.claim.batch_size = self.poison.size();
-        self.shared.store.acquire(&self.of.queue, &self.claim).await
+        let acquired = self.shared.store.acquire(&self.of.queue, &self.claim).await?;
+        if !matches!(acquired, Acquired::Locked) {
+            self.locked_since = None;
+        }
+        Ok(acquired)
+    }
+
+    /// A handler's transaction is open, longer than its lease. If that lasts, somebody should know.
+    fn locked(&mut self) -> Directive<u64> {
+        let since = *self.locked_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= LOCKED_FOR_LONG {
+            tracing::warn!(
+                queue = &*self.of.queue.name,
+                partition_id = self.partition_id,
+                "a transaction has the partition locked, and its lease is over: a handler that is very slow, or one that \
+                 left a prepared transaction behind (see pg_locks and pg_prepared_xacts)",
+            );
+            self.locked_since = Some(Instant::now());
+        }
+        Directive::Sleep(LOCKED, 0)
     }
 
     /// Others wait for the lease's end; they need not.
@@ -263,7 +289,12 @@ impl<S: Store> WorkerAction for Processor<S> {
             }
             self.not_before = None;
         }
-        match self.work(cancel).await {
+        let mut result = self.work(cancel).await;
+        // A connection that ended while it was idle says so only now, and takes the other idle ones along: the next is new.
+        if result.as_ref().is_err_and(OutboxError::is_retryable) && !cancel.is_cancelled() {
+            result = self.work(cancel).await;
+        }
+        match result {
             Err(error) if error.is_retryable() => {
                 self.shared.outage.noticed("processor", &error);
                 Ok(Directive::Sleep(UNREACHABLE, 0))

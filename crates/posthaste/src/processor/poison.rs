@@ -2,6 +2,9 @@
 //! batches, so that the guilty message soon comes alone; each success doubles them. Where it may adapt to the load, full
 //! batches make what is normal larger, and nearly empty ones smaller.
 
+/// The payloads of a batch that adapts to the load: it does not grow beyond so many bytes.
+const LIGHT: usize = 4 * 1024 * 1024;
+
 /// The batch size of one partition. Pure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Poison {
@@ -35,13 +38,14 @@ impl Poison {
         self.failures
     }
 
-    /// A batch of `taken` messages succeeded.
-    pub(crate) fn succeeded(&mut self, taken: usize) {
+    /// A batch of `taken` messages, so many bytes together, succeeded.
+    pub(crate) fn succeeded(&mut self, taken: usize, bytes: usize) {
         self.failures = 0;
         let taken = u32::try_from(taken).unwrap_or(u32::MAX);
-        if self.size == self.configured && taken >= self.configured {
+        let is_light = bytes <= LIGHT / 2;
+        if self.size == self.configured && taken >= self.configured && is_light {
             self.configured = self.configured.saturating_mul(2).min(self.most);
-        } else if taken < self.configured / 4 {
+        } else if taken < self.configured / 4 || bytes > LIGHT {
             self.configured = (self.configured / 2).max(self.least);
         }
         self.size = self.size.saturating_mul(2).min(self.configured);
@@ -95,7 +99,7 @@ mod tests {
         assert_eq!(poison.size(), 1);
         let sizes: Vec<_> = (0..5)
             .map(|_| {
-                poison.succeeded(1);
+                poison.succeeded(1, 1);
                 poison.size()
             })
             .collect();
@@ -117,14 +121,26 @@ mod tests {
     fn full_batches_make_it_take_more_and_nearly_empty_ones_less() {
         let mut poison = Poison::new(10, 2).adapting(100);
         let mut after = |taken| {
-            poison.succeeded(taken);
+            poison.succeeded(taken, taken);
             poison.size()
         };
         assert_eq!([10, 20, 40, 80, 100, 200].map(&mut after), [20, 40, 80, 100, 100, 100]);
         assert_eq!([99, 25, 24, 12, 11, 3, 0].map(&mut after), [100, 100, 50, 50, 25, 12, 10]);
         poison.rejected(3);
-        poison.succeeded(3);
+        poison.succeeded(3, 3);
         assert_eq!(poison.size(), 6, "a small batch after a failure says nothing of the load");
+    }
+
+    #[test]
+    fn heavy_messages_do_not_make_it_take_more() {
+        let mut poison = Poison::new(10, 2).adapting(100);
+        let mut after = |(taken, bytes)| {
+            poison.succeeded(taken, bytes);
+            poison.size()
+        };
+        let mib = 1024 * 1024;
+        assert_eq!([(10, 2 * mib), (20, 3 * mib), (20, 4 * mib)].map(&mut after), [20, 20, 20]);
+        assert_eq!([(20, 5 * mib), (10, 10 * mib)].map(&mut after), [10, 10], "but never less than at first");
     }
 
     proptest! {
@@ -137,7 +153,7 @@ mod tests {
             let mut poison = Poison::new(configured, threshold);
             for (event, processed) in events {
                 match event {
-                    0 => poison.succeeded(processed),
+                    0 => poison.succeeded(processed, processed),
                     1 => poison.retried(processed),
                     2 => poison.broke_behind(processed),
                     3 => poison.isolate(),
@@ -146,7 +162,7 @@ mod tests {
                 prop_assert!((1..=configured).contains(&poison.size()));
             }
             for _ in 0..10 {
-                poison.succeeded(1);
+                poison.succeeded(1, 1);
             }
             prop_assert_eq!(poison, Poison::new(configured, threshold), "ten successes make it as new");
         }

@@ -80,7 +80,10 @@ pub(super) fn decide(
             attempts = tried.saturating_sub(1);
             last_error = leased.last_error.clone().filter(|_| verdict.done == 0);
         }
-        None if verdict.rejected.is_empty() => poison.succeeded(leased.messages.len()),
+        None if verdict.rejected.is_empty() => {
+            let bytes = leased.messages.iter().map(|message| message.payload.len()).sum();
+            poison.succeeded(leased.messages.len(), bytes);
+        }
         None => poison.rejected(verdict.done - verdict.rejected.len()),
     }
     let settlement = Settlement {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     HandlerResult, OutboxError, OutboxMessage, TransactionalHandler, TransactionalMessageHandler,
     batch::{Blame, Retry, Verdict},
-    store::{Backend, Begun, Handling, Kept, Leased, Settled, Store},
+    store::{Backend, Begun, Handling, Kept, Leased, Session, Settled, Store},
 };
 
 /// However short the timeout: what only takes a round trip has this long.
@@ -82,7 +82,7 @@ enum Transacted {
     /// The transaction has ended; whether its connection is good for more.
     Settled { settled: BatchSettled, is_sound: bool },
     /// The transaction is lost, and all that was done in it; the session may not know yet.
-    Lost { handled: Handled, session: i64 },
+    Lost { handled: Handled, session: Session },
 }
 
 /// What became of the messages of one call.
@@ -95,6 +95,8 @@ enum Fate {
 /// Why a transaction is lost, and all that was done in it.
 enum Broken {
     Failed(String),
+    /// The database went away, and the handler had not failed.
+    Unanswered(String),
     /// The process stops.
     Stopped,
 }
@@ -121,7 +123,12 @@ impl<S: Store> Processor<S> {
             Some(handling) => handling,
             None => self.shared.store.handling().await?,
         };
-        match self.transact_on(&mut handling, handler, timeout, leased, turn).await? {
+        let transacted = match self.transact_on(&mut handling, handler, timeout, leased, turn).await {
+            Ok(transacted) => transacted,
+            // What ended this connection has probably ended the idle ones too.
+            Err(error) => return handling.conn.keep_if_usable(Err(error)),
+        };
+        match transacted {
             Transacted::Settled { settled, is_sound } => {
                 *kept = is_sound.then_some(handling);
                 Ok(settled)
@@ -169,7 +176,12 @@ impl<S: Store> Processor<S> {
         Ok(match store.settle_within(transaction, &of.queue, &self.claim, &decision.settlement).await {
             Ok(outcome) => Transacted::Settled { settled: self.settled(&decision, asked, outcome), is_sound },
             Err(error) => {
-                let blame = if leased.messages.len() == 1 { Blame::Message } else { Blame::Call };
+                let blame = match leased.messages.len() {
+                    // The database went away, and the handler was content: it is no message's fault.
+                    _ if error.is_retryable() => Blame::Nobody,
+                    1 => Blame::Message,
+                    _ => Blame::Call,
+                };
                 let handled = lost(format!("the transaction could not be committed: {error}"), blame);
                 Transacted::Lost { handled, session }
             }
@@ -196,6 +208,7 @@ impl<S: Store> Processor<S> {
             let (fate, is_last) = attempt.map_err(|broken| match broken {
                 Broken::Failed(reason) if place > 0 => lost(reason, Blame::Behind(place)),
                 Broken::Failed(reason) => lost(reason, blame),
+                Broken::Unanswered(reason) => lost(reason, Blame::Nobody),
                 Broken::Stopped => abandoned(),
             })?;
             match fate {
@@ -236,6 +249,7 @@ impl<S: Store> Processor<S> {
                         "the handler returned Success, but what it wrote cannot be kept: {why}"
                     )),
                     Ok(Kept::TransactionEnded) => return Err(self.ended()),
+                    Err(error) if error.is_retryable() => return Err(Broken::Unanswered(error.to_string())),
                     Err(error) => return Err(Broken::Failed(error.to_string())),
                 }
             }
@@ -247,10 +261,11 @@ impl<S: Store> Processor<S> {
             Ok(Kept::Refused(why)) => why,
             Err(error) => error.to_string(),
         };
-        Err(Broken::Failed(match fate {
-            Fate::Retried(reason) | Fate::Rejected(reason) => format!("{reason} (and then: {why})"),
-            Fate::Done => why,
-        }))
+        Err(match fate {
+            Fate::Retried(reason) => Broken::Failed(format!("{reason} (and then: {why})")),
+            Fate::Rejected(reason) => Broken::Unanswered(format!("{reason} (and then: {why})")),
+            Fate::Done => Broken::Unanswered(why),
+        })
     }
 
     /// What the handler returns, unless it must be dropped.
@@ -294,8 +309,8 @@ impl<S: Store> Processor<S> {
 
     /// Says loudly that a handler did what no handler must.
     fn ended(&self) -> Broken {
-        let text = "the handler ended the transaction that it was given (COMMIT or ROLLBACK): what it wrote is not part \
-                    of the settlement";
+        let text = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or PREPARE TRANSACTION): what it \
+                    wrote is not part of the settlement";
         tracing::error!(queue = &*self.of.queue.name, partition_id = self.partition_id, "{text}");
         Broken::Failed(text.to_owned())
     }

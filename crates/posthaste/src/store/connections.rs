@@ -7,7 +7,7 @@
 use std::{
     ops::{Deref, DerefMut},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use sqlx::{ConnectOptions, Connection, Pool};
@@ -17,6 +17,8 @@ use crate::OutboxError;
 
 /// How long a server may take to let somebody in.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
+/// How long a connection may be idle: firewalls and balancers forget one after some minutes, and say nothing.
+const IDLE_LIMIT: Duration = Duration::from_secs(60);
 
 type OptionsOf<DB> = <<DB as sqlx::Database>::Connection as Connection>::Options;
 
@@ -24,7 +26,8 @@ type OptionsOf<DB> = <<DB as sqlx::Database>::Connection as Connection>::Options
 pub(crate) struct Connections<DB: sqlx::Database> {
     pool: Pool<DB>,
     adapt: fn(OptionsOf<DB>) -> OptionsOf<DB>,
-    idle: Mutex<Vec<DB::Connection>>,
+    /// With since when.
+    idle: Mutex<Vec<(DB::Connection, Instant)>>,
     permits: Arc<Semaphore>,
 }
 
@@ -37,7 +40,7 @@ impl<DB: sqlx::Database> Connections<DB> {
     pub(crate) async fn take(self: &Arc<Self>) -> Result<(Taken<DB>, bool), OutboxError> {
         let closed = |_| OutboxError::Database(sqlx::Error::PoolClosed);
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(closed)?;
-        let idle = self.lock().pop();
+        let idle = self.pop();
         let (conn, is_new) = match idle {
             Some(conn) => (conn, false),
             None => {
@@ -50,6 +53,18 @@ impl<DB: sqlx::Database> Connections<DB> {
             }
         };
         Ok((Taken { conn: Some(conn), home: Arc::clone(self), _permit: permit }, is_new))
+    }
+
+    /// The connection that was given back last, unless that is so long ago that something in between may have dropped it.
+    fn pop(&self) -> Option<DB::Connection> {
+        let mut idle = self.lock();
+        let (conn, since) = idle.pop()?;
+        if since.elapsed() < IDLE_LIMIT {
+            return Some(conn);
+        }
+        // The others are older still.
+        idle.clear();
+        None
     }
 
     /// A connection outside the count.
@@ -70,12 +85,12 @@ impl<DB: sqlx::Database> Connections<DB> {
     pub(crate) async fn close(&self) {
         self.permits.close();
         let idle = std::mem::take(&mut *self.lock());
-        for conn in idle {
+        for (conn, _) in idle {
             conn.close().await.ok();
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<DB::Connection>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(DB::Connection, Instant)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -95,7 +110,7 @@ impl<DB: sqlx::Database> Taken<DB> {
             && !self.home.permits.is_closed()
             && let Some(conn) = self.conn.take()
         {
-            self.home.lock().push(conn);
+            self.home.lock().push((conn, Instant::now()));
         }
         if !is_usable {
             // What ended this connection has probably ended the idle ones too.

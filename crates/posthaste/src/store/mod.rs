@@ -149,6 +149,8 @@ pub(crate) enum Acquired {
     Empty,
     /// Somebody else holds it for so long.
     Held(Duration),
+    /// A handler's transaction has it locked, although its lease is over.
+    Locked,
     /// Somebody else was faster, just now.
     Raced,
 }
@@ -194,14 +196,19 @@ pub(crate) struct Handling<DB: sqlx::Database> {
     pub(crate) is_used: bool,
 }
 
+/// The session that a handler works in.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Session {
+    /// By which the database knows it.
+    pub(crate) id: i64,
+    /// When the handler's transaction began, in microseconds by the database's clock.
+    pub(crate) began: i64,
+}
+
 /// What came of beginning a handler's transaction.
 pub(crate) enum Begun<'c, DB: sqlx::Database> {
     /// The partition is locked, the lease is still ours, and a savepoint is set.
-    Transaction {
-        transaction: Transaction<'c, DB>,
-        /// By which the database knows the session.
-        session: i64,
-    },
+    Transaction { transaction: Transaction<'c, DB>, session: Session },
     /// Somebody else has the partition locked.
     Locked,
     /// The lease was taken over.
@@ -245,7 +252,7 @@ pub(crate) struct Remains {
     pub(crate) partition_id: i32,
     pub(crate) first_epoch: i64,
     pub(crate) newest_epoch: i64,
-    /// The last seq of the first segment.
+    /// Of the first segment's first message.
     pub(crate) first_seq: i64,
     pub(crate) settled_seq: i64,
     pub(crate) head_seq: i64,
@@ -273,12 +280,14 @@ pub(crate) struct Removed {
     pub(crate) server: i64,
 }
 
-/// What a look at the oldest messages found.
+/// What a look at some messages found.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Strays {
-    pub(crate) count: u64,
-    /// All messages up to this id are gone.
-    pub(crate) after_id: i64,
+pub(crate) struct Suspects {
+    pub(crate) ids: Vec<i64>,
+    /// The first and the last message that was looked at, if there were any.
+    pub(crate) window: Option<(i64, i64)>,
+    /// These were the last there are.
+    pub(crate) is_end: bool,
 }
 
 /// How workers hear of what other processes did.
@@ -393,7 +402,7 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Settled>> + Send;
 
     /// Ends the session of a transaction that is lost, whatever it is doing; its connection is still open.
-    fn end_session(&self, session: i64) -> impl Future<Output = Result<()>> + Send;
+    fn end_session(&self, session: Session) -> impl Future<Output = Result<()>> + Send;
 
     /// Takes a handler's connection back, with no trace of what the handler did to its session.
     fn give_back(&self, handling: Handling<Self::Db>) -> impl Future<Output = Result<()>> + Send;
@@ -413,8 +422,11 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         most_ticks: u32,
     ) -> impl Future<Output = Result<Option<Removed>>> + Send;
 
-    /// Which of the oldest messages behind this id are committed, and passed by the sequencer, but have no seq.
-    fn strays(&self, after_id: i64) -> impl Future<Output = Result<Strays>> + Send;
+    /// Looks at the messages that follow this id for some that should have been delivered and removed long since.
+    fn suspects(&self, after_id: i64) -> impl Future<Output = Result<Suspects>> + Send;
+
+    /// How many of these messages are committed, and passed by the sequencer, but have no seq.
+    fn strays(&self, suspects: &[i64]) -> impl Future<Output = Result<u64>> + Send;
 
     /// Tells the worker processes that producers have enqueued.
     fn announce_enqueued(&self, tickets: &[Ticket]) -> impl Future<Output = Result<()>> + Send;

@@ -19,9 +19,6 @@ use crate::{
     store::{Acquired, Burial, Claim, Leased, Queue, READER, Result, Settled, Settlement},
 };
 
-/// How long to stay away from a partition that a handler's transaction has locked.
-const LOCKED: Duration = Duration::from_millis(250);
-
 pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim) -> Result<Acquired> {
     let statement = query(&store.sql().acquire)
         .bind(READER)
@@ -49,7 +46,7 @@ fn not_acquired(row: &PgRow) -> Result<Acquired> {
     }
     if !row.try_get::<bool, _>("is_held")? {
         let is_locked: bool = row.try_get("is_locked")?;
-        return Ok(if is_locked { Acquired::Held(LOCKED) } else { Acquired::Raced });
+        return Ok(if is_locked { Acquired::Locked } else { Acquired::Raced });
     }
     let left: Option<f64> = row.try_get("seconds_left")?;
     Ok(Acquired::Held(Duration::try_from_secs_f64(left.unwrap_or_default()).unwrap_or_default()))

@@ -23,7 +23,7 @@ use uuid::Uuid;
 use self::statements::Statements;
 use super::{
     Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
-    Result, Settled, Settlement, Store, Strays, Surveyed, Tables, Tick, Ticket, Trim, Trimmed,
+    Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
     connections::{Connections, Taken},
     sealed,
 };
@@ -114,6 +114,11 @@ impl PostgresStore {
     /// The channel that this outbox's news travels on.
     fn channel(&self) -> String {
         format!("posthaste_{}", self.shared.outbox_id.simple())
+    }
+
+    /// The name of a handler's savepoint, which no handler has by chance.
+    fn savepoint(&self) -> String {
+        format!("posthaste_{}", self.shared.process_id.simple())
     }
 
     /// The key of the advisory lock that saves sequencers from each other.
@@ -269,7 +274,7 @@ impl Store for PostgresStore {
     }
 
     async fn undo(&self, conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
-        transaction::undo(conn, is_last).await
+        transaction::undo(self, conn, is_last).await
     }
 
     async fn settle_within(
@@ -282,7 +287,7 @@ impl Store for PostgresStore {
         cursor::settle_within(self, transaction, queue, claim, settlement).await
     }
 
-    async fn end_session(&self, session: i64) -> Result<()> {
+    async fn end_session(&self, session: Session) -> Result<()> {
         transaction::end_session(self, session).await
     }
 
@@ -302,8 +307,12 @@ impl Store for PostgresStore {
         vacuum::vacuum(self, trims, first_tick, most_ticks).await
     }
 
-    async fn strays(&self, after_id: i64) -> Result<Strays> {
-        vacuum::strays(self, after_id).await
+    async fn suspects(&self, after_id: i64) -> Result<Suspects> {
+        vacuum::suspects(self, after_id).await
+    }
+
+    async fn strays(&self, suspects: &[i64]) -> Result<u64> {
+        vacuum::strays(self, suspects).await
     }
 
     async fn announce_enqueued(&self, tickets: &[Ticket]) -> Result<()> {

@@ -72,6 +72,7 @@ statements!(
     settle,
     strays,
     survey,
+    suspects,
     tick,
     vacuum,
     waiting,

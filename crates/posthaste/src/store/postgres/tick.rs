@@ -63,7 +63,7 @@ pub(super) async fn recover(store: &PostgresStore) -> Result<u64> {
     let result = async {
         let mut tx = conn.begin().await?;
         // Producers queue behind a lock that waits: not for long, then another try.
-        sqlx::raw_sql("SET LOCAL lock_timeout = '5s'").execute(&mut *tx).await?;
+        sqlx::raw_sql("SET LOCAL lock_timeout = '1s'").execute(&mut *tx).await?;
         // The statement behind this one has a snapshot that is younger than the lock: nobody writes meanwhile.
         let lock = format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", store.sql().incoming);
         sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut *tx).await?;

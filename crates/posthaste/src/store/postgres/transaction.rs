@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::{PostgresStore, answer, query};
 use crate::{
     OutboxError,
-    store::{Begun, Claim, Handling, Kept, Result},
+    store::{Begun, Claim, Handling, Kept, READER, Result, Session},
 };
 
 /// How our own statements are planned, as in the sessions of the other workers; a handler's are planned as it is used to.
@@ -25,14 +25,14 @@ const PLANNED_AS_USUAL: &str = "SET LOCAL lock_timeout TO DEFAULT; SET LOCAL ena
 const FORGET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; \
      SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
 /// What it may have set or made, which would be there for the next message of its batch, or for the settlement, too.
-const UNSET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; DISCARD TEMP";
+const UNSET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; DISCARD TEMP";
 /// The same where the session is not ours: what the pooler has set must stay.
-const UNSET_POOLED: &str = "RESET ROLE";
+const UNSET_POOLED: &str = "RESET ROLE; CLOSE ALL";
 
 /// Fires what is deferred and takes back that it was fired: a constraint that fails blames this message, and for the next
 /// one, constraints are as deferred as they were.
-const CHECK: &str = "SAVEPOINT posthaste_check; SET CONSTRAINTS ALL IMMEDIATE; \
-     ROLLBACK TO SAVEPOINT posthaste_check; RELEASE SAVEPOINT posthaste_check";
+const CHECK: &str = "SAVEPOINT outbox_check; SET CONSTRAINTS ALL IMMEDIATE; \
+     ROLLBACK TO SAVEPOINT outbox_check; RELEASE SAVEPOINT outbox_check";
 /// The same where no handler follows.
 const LAST_CHECK: &str = "SET CONSTRAINTS ALL IMMEDIATE";
 
@@ -61,8 +61,9 @@ pub(super) async fn begin<'c>(
         format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {forget}; {PLANNED_OUR_WAY}; {limits}");
     let mut transaction = answer(handling.conn.begin_with(AssertSqlSafe(begin))).await?;
     handling.is_used = true;
-    let lock = store.sql().lock.replace("{number}", &claim.partition_id.to_string());
-    let lock = format!("{lock}; {PLANNED_AS_USUAL}; SAVEPOINT posthaste");
+    let (lock, savepoint) = (&store.sql().lock, store.savepoint());
+    let lock = lock.replace("{number}", &claim.partition_id.to_string()).replace("{reader}", READER);
+    let lock = format!("{lock}; {PLANNED_AS_USUAL}; SAVEPOINT {savepoint}");
     let rows = answer(sqlx::raw_sql(AssertSqlSafe(lock)).fetch_all(&mut *transaction)).await?;
     let [locked, newest] = &rows[..] else {
         answer(transaction.rollback()).await?;
@@ -79,12 +80,15 @@ pub(super) async fn begin<'c>(
     {
         answer(sqlx::raw_sql(AssertSqlSafe(deallocate)).execute(&mut *transaction)).await?;
     }
-    Ok(Begun::Transaction { transaction, session: locked.try_get::<i32, _>("session")?.into() })
+    let session =
+        Session { id: locked.try_get::<i32, _>("session")?.into(), began: locked.try_get("began")? };
+    Ok(Begun::Transaction { transaction, session })
 }
 
 /// How long the server waits for a statement, for a process that says nothing, and for one that does not listen.
 fn limits(claim: &Claim, timeout: Duration) -> String {
-    let limit = (timeout.max(claim.lease) + SILENCE).as_millis().min(i32::MAX.cast_unsigned().into());
+    let limit = timeout.max(claim.lease).saturating_add(SILENCE);
+    let limit = limit.as_millis().min(i32::MAX.cast_unsigned().into());
     format!(
         "SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}; \
          SET LOCAL tcp_user_timeout = {limit}"
@@ -100,19 +104,22 @@ pub(super) async fn keep(
     is_last: bool,
 ) -> Result<Kept> {
     let unset = if store.is_pooled() { UNSET_POOLED } else { UNSET };
-    let limits = limits(claim, timeout);
-    let next = if is_last {
-        format!("{LAST_CHECK}; RELEASE SAVEPOINT posthaste; {unset}; {limits}; {PLANNED_OUR_WAY}")
+    let (limits, savepoint) = (limits(claim, timeout), store.savepoint());
+    let (check, then) = if is_last {
+        (LAST_CHECK, PLANNED_OUR_WAY.to_owned())
     } else {
-        format!("{CHECK}; RELEASE SAVEPOINT posthaste; {unset}; {limits}; SAVEPOINT posthaste")
+        (CHECK, format!("SAVEPOINT {savepoint}"))
     };
-    kept(sqlx::raw_sql(AssertSqlSafe(next)).execute(conn).await)
+    // Whatever may fail does so while there is a savepoint to go back to.
+    let keep = format!("{check}; {unset}; {limits}; RELEASE SAVEPOINT {savepoint}; {then}");
+    kept(sqlx::raw_sql(AssertSqlSafe(keep)).execute(conn).await)
 }
 
 /// Takes back what the handler wrote.
-pub(super) async fn undo(conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
-    let then = if is_last { PLANNED_OUR_WAY } else { "SAVEPOINT posthaste" };
-    let undo = format!("ROLLBACK TO SAVEPOINT posthaste; RELEASE SAVEPOINT posthaste; {then}");
+pub(super) async fn undo(store: &PostgresStore, conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
+    let savepoint = store.savepoint();
+    let then = if is_last { PLANNED_OUR_WAY.to_owned() } else { format!("SAVEPOINT {savepoint}") };
+    let undo = format!("ROLLBACK TO SAVEPOINT {savepoint}; RELEASE SAVEPOINT {savepoint}; {then}");
     kept(sqlx::raw_sql(AssertSqlSafe(undo)).execute(conn).await)
 }
 
@@ -126,12 +133,12 @@ fn kept<T>(result: Result<T, impl Into<OutboxError>>) -> Result<Kept> {
     }
 }
 
-/// Ends the session of a transaction that is lost: it may be in the middle of a statement. If it has ended already, its
-/// number may be another's, but hardly one of ours that is in a transaction, too.
-pub(super) async fn end_session(store: &PostgresStore, session: i64) -> Result<()> {
-    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid = $1::bigint::integer
-               AND application_name = current_setting('application_name') AND xact_start IS NOT NULL";
-    store.fetch(query(&sql.into()).bind(session)).await.map(drop)
+/// Ends the session of a transaction that is lost: it may be in the middle of a statement. Only if it is still in that
+/// transaction: the session may be a pooler's, and others have it by now.
+pub(super) async fn end_session(store: &PostgresStore, session: Session) -> Result<()> {
+    let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+               WHERE pid = $1::bigint::integer AND (extract(epoch FROM xact_start) * 1000000)::bigint = $2";
+    store.fetch(query(&sql.into()).bind(session.id).bind(session.began)).await.map(drop)
 }
 
 /// Gives a connection back, as if no handler had used it.

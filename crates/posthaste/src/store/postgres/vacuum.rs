@@ -7,7 +7,7 @@ use sqlx::Row;
 use super::{PostgresStore, query};
 use crate::{
     OutboxError,
-    store::{READER, Remains, Removed, Result, Strays, Surveyed, Trim, Trimmed},
+    store::{READER, Remains, Removed, Result, Surveyed, Suspects, Trim, Trimmed},
 };
 
 /// How long a chunk may take: index probes for each row, on a server that is busy with other things.
@@ -16,8 +16,10 @@ const CHUNK_LIMIT: Duration = Duration::from_secs(120);
 const LOCKED: &str = "55P03";
 /// Keeps the lock apart from the sequencer's, which is made of the same name.
 const VACUUM: i64 = 0x7661_6375_756d;
-/// How many of the oldest messages are looked at.
-const OLDEST: i64 = 100;
+/// How many messages are looked at in one go for such as nobody will deliver.
+const WINDOW: i64 = 100;
+/// How old they must be, in seconds: what is settled is removed sooner.
+const GROWN_S: i64 = 30;
 
 pub(super) async fn survey(store: &PostgresStore, known: &[Trimmed]) -> Result<Surveyed> {
     let column = |of: fn(&Trimmed) -> i64| known.iter().map(of).collect::<Vec<_>>();
@@ -36,7 +38,7 @@ pub(super) async fn survey(store: &PostgresStore, known: &[Trimmed]) -> Result<S
             partition_id: row.try_get("id")?,
             first_epoch: row.try_get::<Option<i64>, _>("first_epoch")?.unwrap_or(newest_epoch),
             newest_epoch,
-            first_seq: row.try_get::<Option<i64>, _>("first_seq")?.unwrap_or(head_seq),
+            first_seq: row.try_get::<Option<i64>, _>("first_seq")?.unwrap_or(head_seq + 1),
             settled_seq: row.try_get("processed_seq")?,
             head_seq,
         })
@@ -78,11 +80,20 @@ pub(super) async fn vacuum(
     }))
 }
 
-pub(super) async fn strays(store: &PostgresStore, after_id: i64) -> Result<Strays> {
-    let rows = store.fetch(query(&store.sql().strays).bind(after_id).bind(OLDEST)).await?;
+pub(super) async fn suspects(store: &PostgresStore, after_id: i64) -> Result<Suspects> {
+    let statement = query(&store.sql().suspects).bind(READER).bind(after_id).bind(WINDOW).bind(GROWN_S);
+    let rows = store.fetch(statement).await?;
     let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-    Ok(Strays {
-        count: u64::try_from(row.try_get::<i64, _>("strays")?).unwrap_or_default(),
-        after_id: row.try_get::<Option<i64>, _>("first_id")?.map_or(after_id, |first| first - 1),
+    let window: (Option<i64>, Option<i64>) = (row.try_get("first_id")?, row.try_get("last_id")?);
+    Ok(Suspects {
+        ids: row.try_get("suspects")?,
+        window: window.0.zip(window.1),
+        is_end: row.try_get::<i64, _>("looked_at")? < WINDOW,
     })
+}
+
+pub(super) async fn strays(store: &PostgresStore, suspects: &[i64]) -> Result<u64> {
+    let rows = store.fetch(query(&store.sql().strays).bind(suspects)).await?;
+    let strays: i64 = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("strays")?;
+    Ok(u64::try_from(strays).unwrap_or_default())
 }

@@ -25,6 +25,7 @@ mod transactional_blame;
 mod transactional_constraints;
 mod transactional_cost;
 mod transactional_sessions;
+mod transactional_traps;
 mod upkeep;
 mod vacuum;
 mod wake;

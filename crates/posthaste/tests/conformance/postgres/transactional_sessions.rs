@@ -65,8 +65,7 @@ async fn g10_a_batch_handler_that_ends_its_transaction_is_noticed_and_told_so() 
                 write(conn, &msgs[0]).await.into()
             })
         });
-        let tuning =
-            quick_retries().retry_base(super::stage::millis(200)).retry_max(super::stage::millis(200));
+        let tuning = quick_retries().retry_base(millis(200)).retry_max(millis(200));
         let outbox = builder(&db).processor_tuning(tuning).queue("q", Partitions::of(1));
         let handle = outbox.batch_transactional(handler).start().await.unwrap();
         eventually("it is written down", async || {
@@ -325,7 +324,7 @@ async fn g10_no_setting_of_a_handler_hinders_the_settlement() {
                          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         memory.has(2).await;
         eventually("the settlement waits", async || super::stage::count(&db.pool, waits).await > 0).await;
-        tokio::time::sleep(super::stage::millis(20)).await;
+        tokio::time::sleep(millis(20)).await;
         sqlx::raw_sql("SELECT pg_advisory_unlock(4711)").execute(&mut *held).await.unwrap();
         all_settled(&db.pool, 2).await;
         handle.stop().await;

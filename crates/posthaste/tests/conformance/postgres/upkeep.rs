@@ -24,12 +24,40 @@ async fn g1_committed_messages_that_no_tick_will_find_are_found_and_delivered() 
         handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x").partition(n % 2)).await.unwrap();
     }
     memory.has(10).await;
-    let restored = "INSERT INTO posthaste_incoming (stamp, partition_id, payload_type, payload)
-                    SELECT '3', id, 't', 'restored' FROM posthaste_partition, generate_series(1, 2)";
+    let restored = "INSERT INTO posthaste_incoming (stamp, created_at, partition_id, payload_type, payload)
+                    SELECT '3', now() - interval '1 h', id, 't', 'restored' FROM posthaste_partition, generate_series(1, 2)";
     sqlx::raw_sql(restored).execute(&db.pool).await.unwrap();
     memory.has_within(14, secs(10)).await;
     assert_eq!(memory.payloads().iter().filter(|payload| *payload == "restored").count(), 4);
     eventually("all is settled", async || settled(&db.pool).await == 14).await;
+    handle.stop().await;
+    assert_consistent(&db.pool).await;
+    db.remove().await;
+}
+
+/// However many messages wait before them, in a queue that nobody handles.
+#[tokio::test]
+async fn g1_messages_that_no_tick_will_find_are_found_behind_a_backlog() {
+    let (db, memory) = (fresh().await, Memory::new());
+    super::stage::register(&db, Partitions::of(1)).await;
+    let handle = builder(&db)
+        .reconciler_tuning(WorkerTuning::reconciler().idle_interval(millis(50)))
+        .queue("other", Partitions::of(1))
+        .leased(memory.handler())
+        .start()
+        .await
+        .unwrap();
+    handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 350]).await.unwrap();
+    eventually("they are sequenced", async || handle.stats().sequencer.messages == 350).await;
+    sqlx::raw_sql("UPDATE posthaste_incoming SET created_at = now() - interval '1 h'")
+        .execute(&db.pool)
+        .await
+        .unwrap();
+    let restored = "INSERT INTO posthaste_incoming (stamp, created_at, partition_id, payload_type, payload)
+                    SELECT '3', now() - interval '1 h', max(id), 't', 'restored' FROM posthaste_partition";
+    sqlx::raw_sql(restored).execute(&db.pool).await.unwrap();
+    memory.has_within(1, secs(40)).await;
+    assert_eq!(memory.payloads(), ["restored"]);
     handle.stop().await;
     assert_consistent(&db.pool).await;
     db.remove().await;

@@ -5,7 +5,7 @@
 SELECT p.id, tip.epoch, tip.processed_seq, coalesce(head.last_seq, 0) AS head,
        (SELECT c.epoch FROM {cursor} c WHERE c.reader = $1 AND c.partition_id = p.id AND c.epoch >= p.first_epoch
         ORDER BY c.epoch LIMIT 1) AS first_epoch,
-       (SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = p.id AND o.last_seq > p.after_seq
+       (SELECT o.last_seq - cardinality(o.ids) + 1 FROM {outgoing} o WHERE o.partition_id = p.id AND o.last_seq > p.after_seq
         ORDER BY o.last_seq LIMIT 1) AS first_seq,
        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint AS server
 FROM unnest($2::integer[], $3::bigint[], $4::bigint[], $5::bigint[]) AS p (id, seen_epoch, first_epoch, after_seq)
