@@ -110,7 +110,10 @@ impl<DB: sqlx::Database> Taken<DB> {
             && !self.home.permits.is_closed()
             && let Some(conn) = self.conn.take()
         {
-            self.home.lock().push((conn, Instant::now()));
+            let mut idle = self.home.lock();
+            // Whatever was not needed for so long is better used by others.
+            idle.retain(|(_, since)| since.elapsed() < IDLE_LIMIT);
+            idle.push((conn, Instant::now()));
         }
         if !is_usable {
             // What ended this connection has probably ended the idle ones too.
