@@ -122,3 +122,130 @@ fn burials(
     };
     rejected.into_iter().filter_map(burial).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{OutboxMessageId, batch::Retry};
+
+    const BEFORE: i64 = 40;
+
+    fn leased(size: usize, attempts: u32) -> Leased {
+        let message = |seq| OutboxMessage {
+            id: OutboxMessageId(1000 + seq),
+            queue: "q".into(),
+            partition: 0,
+            partition_id: 1,
+            seq,
+            key: None,
+            headers: Vec::new(),
+            payload: Vec::new(),
+            payload_type: String::new(),
+            created_at: SystemTime::UNIX_EPOCH,
+            attempts: 0,
+        };
+        let messages = (BEFORE + 1..).take(size).map(message).collect();
+        Leased { epoch: 7, processed_seq: BEFORE, attempts, last_error: Some("before".to_owned()), messages }
+    }
+
+    fn decided(leased: &Leased, handled: Handled, max_attempts: Option<u32>) -> Decision {
+        let tuning = WorkerTuning::processor();
+        decide(leased, handled, true, Poison::new(100, 2), &tuning, max_attempts)
+    }
+
+    fn retry(done: usize, blame: Blame) -> Handled {
+        let retry = Some(Retry { reason: "no".to_owned(), blame });
+        Handled::judged(Verdict { done, rejected: Vec::new(), retry })
+    }
+
+    #[test]
+    fn only_a_message_that_was_tried_and_failed_is_given_up() {
+        for (blame, buried, attempts) in [
+            (Blame::Message, 1, 0),
+            // One try is left, and it will be alone.
+            (Blame::Call, 0, 2),
+            (Blame::Behind(3), 0, 2),
+            (Blame::Nobody, 0, 2),
+        ] {
+            let Decision { settlement, poison, .. } = decided(&leased(5, 3), retry(0, blame), Some(3));
+            assert_eq!(settlement.burials.len(), buried, "{blame:?}");
+            assert_eq!(
+                (settlement.attempts, settlement.processed_seq),
+                (attempts, BEFORE + i64::try_from(buried).unwrap())
+            );
+            let size = match blame {
+                Blame::Behind(sound) => u32::try_from(sound).unwrap(),
+                Blame::Message | Blame::Call => 1,
+                Blame::Nobody => 100,
+            };
+            assert_eq!(poison.size(), size, "{blame:?}");
+        }
+    }
+
+    #[test]
+    fn the_tries_of_the_first_message_are_not_those_of_another() {
+        let settlement = decided(&leased(5, 3), retry(2, Blame::Message), None).settlement;
+        assert_eq!((settlement.processed_seq, settlement.attempts), (BEFORE + 2, 1));
+        assert_eq!(settlement.last_error.as_deref(), Some("no"));
+    }
+
+    #[test]
+    fn a_stop_is_no_try_and_forgets_nothing() {
+        let stopped = |done| Handled::abandoned(Verdict { done, rejected: Vec::new(), retry: None });
+        let settlement = decided(&leased(5, 3), stopped(0), Some(3)).settlement;
+        assert_eq!((settlement.attempts, settlement.last_error.as_deref()), (2, Some("before")));
+        let settlement = decided(&leased(5, 3), stopped(2), Some(3)).settlement;
+        assert_eq!((settlement.attempts, settlement.last_error), (0, None));
+    }
+
+    #[test]
+    fn a_message_whose_tries_all_ended_in_crashes_is_given_up_untried() {
+        assert_eq!(exhausted(&leased(1, 3), Some(3)), None, "the third try is under way");
+        let verdict = exhausted(&leased(1, 4), Some(3)).unwrap();
+        assert_eq!(verdict.rejected, [(0, "given up after 3 of 3 attempts: before".to_owned())]);
+        assert_eq!(exhausted(&leased(1, 4), None), None);
+    }
+
+    proptest! {
+        /// Whatever a handler did: the cursor never goes back nor past the batch, and what is buried is behind it.
+        #[test]
+        fn the_cursor_stays_within_its_batch(
+            size in 1..20_usize,
+            done in 0..20_usize,
+            rejected in prop::collection::btree_set(0..20_usize, 0..5),
+            blame in prop::option::of(prop_oneof![
+                Just(Blame::Message),
+                Just(Blame::Call),
+                Just(Blame::Nobody),
+                (0..20_usize).prop_map(Blame::Behind),
+            ]),
+            tried in 1..5_u32,
+            max_attempts in prop::option::of(1..5_u32),
+            is_abandoned in any::<bool>(),
+        ) {
+            let leased = leased(size, tried);
+            // What can come again is behind what is done.
+            let done = done.min(if blame.is_some() { size - 1 } else { size });
+            let rejected: Vec<_> =
+                rejected.into_iter().filter(|place| *place < done).map(|place| (place, "bad".to_owned())).collect();
+            let buried = rejected.len();
+            let verdict = Verdict { done, rejected, retry: blame.map(|blame| Retry { reason: "no".to_owned(), blame }) };
+            let is_retry = verdict.retry.is_some();
+            let Decision { settlement, backoff, .. } = decided(&leased, Handled { verdict, is_abandoned }, max_attempts);
+            let moved = usize::try_from(settlement.processed_seq - BEFORE).unwrap();
+            let given_up = settlement.burials.len() - buried;
+            prop_assert!(moved <= size && moved == done + given_up && given_up <= 1);
+            prop_assert!(settlement.burials.iter().all(|burial| burial.seq <= settlement.processed_seq));
+            prop_assert!(given_up == 0 || blame == Some(Blame::Message) && max_attempts.is_some());
+            // After a retry it stays away and lets the lease go; after a message was given up it goes on.
+            prop_assert_eq!(backoff.is_some(), is_retry && given_up == 0);
+            prop_assert_eq!(settlement.last_error.as_deref() == Some("no"), is_retry && given_up == 0);
+            prop_assert_eq!(settlement.go_on, !is_abandoned && !(is_retry && given_up == 0));
+            prop_assert!(settlement.attempts <= tried, "a try is never made up");
+        }
+    }
+}
