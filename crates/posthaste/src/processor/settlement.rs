@@ -244,7 +244,8 @@ mod tests {
             // After a retry it stays away and lets the lease go; after a message was given up it goes on.
             prop_assert_eq!(backoff.is_some(), is_retry && given_up == 0);
             prop_assert_eq!(settlement.last_error.as_deref() == Some("no"), is_retry && given_up == 0);
-            prop_assert_eq!(settlement.go_on, !is_abandoned && !(is_retry && given_up == 0));
+            let is_put_off = is_retry && given_up == 0;
+            prop_assert_eq!(settlement.go_on, !is_abandoned && !is_put_off);
             prop_assert!(settlement.attempts <= tried, "a try is never made up");
         }
     }
