@@ -199,7 +199,7 @@ impl<S: Store> Processor<S> {
                 queue = &*self.of.queue.name,
                 partition_id = self.partition_id,
                 "a transaction has the partition locked, and its lease is over: a handler that is very slow, or one that \
-                 left a prepared transaction behind (see pg_locks and pg_prepared_xacts)",
+                 left a prepared transaction behind",
             );
             self.locked_since = Some(Instant::now());
         }

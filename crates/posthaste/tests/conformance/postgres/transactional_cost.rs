@@ -1,10 +1,11 @@
 //! What transactional mode costs, counted by the server and on the wire.
 
-use posthaste::Partitions;
+use posthaste::{HandlerResult, Partitions};
 use sqlx::PgPool;
 
 use super::{
-    effects::{Turnstile, all_settled, assert_exactly_once, each, run, send, write},
+    effects::{Turnstile, all_settled, assert_exactly_once, each, run, send, whole, write},
+    modes::Mode,
     proxy::{Cut, Proxy},
     stage::{Memory, builder_on, count, eventually, fresh, quick_retries},
 };
@@ -20,12 +21,24 @@ async fn calls(pool: &PgPool, like: &str) -> i64 {
 
 #[tokio::test]
 async fn a_batch_costs_one_transaction_and_one_round_trip_a_message_and_four_more() {
+    // The handler's own statement, and one to keep what it wrote, for each message.
+    assert_cost(Mode::Transactional, SIZE, 2 * SIZE + 4).await;
+}
+
+#[tokio::test]
+async fn a_batch_handlers_call_costs_one_transaction_and_five_round_trips() {
+    // The handler's own statements, one a message; one to keep what they wrote.
+    assert_cost(Mode::Batch, 1, SIZE + 5).await;
+}
+
+/// Batches of which each has so many calls of the handler, and takes so many round trips with the handler's own.
+async fn assert_cost(mode: Mode, calls_a_batch: i64, round_trips_a_batch: i64) {
     let (db, memory, turnstile) = (fresh().await, Memory::new(), Turnstile::shut());
     run(&db.pool, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements").await;
     let proxy = Proxy::before(&db.pool, Cut::Never, 0).await;
     let pool = PgPool::connect_with(proxy.options(&db.pool)).await.unwrap();
-    let at_it = turnstile.clone();
-    let handler = each(&memory, move |conn, msg| {
+    let (at_it, at_batch) = (turnstile.clone(), turnstile.clone());
+    let handles_each = each(&memory, move |conn, msg| {
         let turnstile = at_it.clone();
         Box::pin(async move {
             if msg.seq == 1 {
@@ -34,10 +47,26 @@ async fn a_batch_costs_one_transaction_and_one_round_trip_a_message_and_four_mor
             write(conn, msg).await.into()
         })
     });
-    let outbox = builder_on(pool.clone())
+    let handles_batch = whole(&memory, move |conn, msgs| {
+        let turnstile = at_batch.clone();
+        Box::pin(async move {
+            if msgs[0].seq == 1 {
+                turnstile.pass().await;
+            }
+            for msg in msgs {
+                write(&mut *conn, msg).await.unwrap();
+            }
+            HandlerResult::Success
+        })
+    });
+    let queue = builder_on(pool.clone())
         .processor_tuning(quick_retries().batch_size(SIZE.try_into().unwrap()))
         .queue("q", Partitions::of(1));
-    let handle = outbox.transactional(handler).start().await.unwrap();
+    let outbox = match mode {
+        Mode::Batch => queue.batch_transactional(handles_batch),
+        _ => queue.transactional(handles_each),
+    };
+    let handle = outbox.start().await.unwrap();
     // The first message waits until all others are there: from then on every batch is full.
     send(&handle.outbox(), &db.pool, &["first"]).await;
     memory.has(1).await;
@@ -56,12 +85,15 @@ async fn a_batch_costs_one_transaction_and_one_round_trip_a_message_and_four_mor
     assert_eq!(calls(&db.pool, "COMMIT").await, BATCHES + 1, "commits");
     assert_eq!(calls(&db.pool, "BEGIN%").await, BATCHES, "begins");
     assert_eq!(calls(&db.pool, "%FOR NO KEY UPDATE SKIP LOCKED").await, BATCHES, "locks");
-    assert_eq!(calls(&db.pool, "RELEASE SAVEPOINT posthaste\\_%").await, BATCHES * SIZE + 1, "messages");
+    assert_eq!(
+        calls(&db.pool, "RELEASE SAVEPOINT posthaste\\_%").await,
+        BATCHES * calls_a_batch + 1,
+        "calls of the handler"
+    );
     let acquires = calls(&db.pool, "WITH tip%is_free%seconds_left%").await;
     assert!(acquires <= BATCHES / 4, "{acquires} acquires");
-    // The handler's own statement, and one to keep what it wrote; then begin, lock, settle, commit. One more for each
-    // batch would be as many as there are batches; the sequencer and the reconciler ask now and then too.
-    let expected = BATCHES * (2 * SIZE + 4);
+    // One more for each batch would be as many as there are batches; the sequencer and the reconciler ask now and then too.
+    let expected = BATCHES * round_trips_a_batch;
     assert!(round_trips < expected + BATCHES, "{round_trips} round trips, not about {expected}");
     assert_exactly_once(&db.pool, 1, 201).await;
     pool.close().await;
