@@ -10,7 +10,10 @@ mod transaction;
 mod vacuum;
 mod wake;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection, Pool, Postgres, Transaction,
@@ -35,18 +38,43 @@ impl Backend for Postgres {
     type Store = PostgresStore;
 }
 
-/// What every session of a worker is set to, whatever the role's defaults. The statements are written for one plan,
-/// by index, newest first; statistics of tables that fill and empty by the second would talk the planner out of it.
-const SESSION: &str = "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
-     SET statement_timeout = 0; SET lock_timeout = 0; SET idle_in_transaction_session_timeout = '60s'; \
-     SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
-     SET jit = off; SET plan_cache_mode = force_generic_plan";
+/// How our statements are planned, whatever the role's defaults: they are written for one plan, by index, newest first, and
+/// statistics of tables that fill and empty by the second would talk the planner out of it. Locks are waited for.
+const PLANNING: [(&str, &str); 7] = [
+    ("lock_timeout", "0"),
+    ("enable_seqscan", "off"),
+    ("enable_bitmapscan", "off"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("jit", "off"),
+    ("plan_cache_mode", "force_generic_plan"),
+];
+
+fn plan_our_way(set: &str) -> String {
+    PLANNING.map(|(name, value)| format!("{set} {name} = {value}")).join("; ")
+}
+
+fn plan_as_usual() -> String {
+    PLANNING.map(|(name, _)| format!("SET LOCAL {name} TO DEFAULT")).join("; ")
+}
+
+/// What every session of a worker is set to.
+static SESSION: LazyLock<String> = LazyLock::new(|| {
+    let planning = plan_our_way("SET");
+    format!(
+        "SET default_transaction_isolation = 'read committed'; SET default_transaction_read_only = off; \
+         SET statement_timeout = 0; SET idle_in_transaction_session_timeout = '60s'; {planning}"
+    )
+});
 
 /// The same for one transaction, where the session is not ours.
-const TRANSACTION: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
-     SET LOCAL statement_timeout = 0; SET LOCAL lock_timeout = 0; \
-     SET LOCAL idle_in_transaction_session_timeout = '10s'; SET LOCAL enable_seqscan = off; \
-     SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; SET LOCAL jit = off";
+static TRANSACTION: LazyLock<String> = LazyLock::new(|| {
+    let planning = plan_our_way("SET LOCAL");
+    format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL statement_timeout = 0; \
+         SET LOCAL idle_in_transaction_session_timeout = '10s'; {planning}"
+    )
+});
 
 /// How long a statement may take that touches a batch at most.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
@@ -131,7 +159,7 @@ impl PostgresStore {
     async fn connection(&self) -> Result<Taken<Postgres>> {
         let (mut conn, is_new) = self.shared.connections.take().await?;
         if is_new && !self.is_pooled() {
-            sqlx::raw_sql(SESSION).execute(&mut *conn).await?;
+            sqlx::raw_sql(SESSION.as_str()).execute(&mut *conn).await?;
         }
         Ok(conn)
     }
@@ -166,7 +194,7 @@ async fn fetch_pooled(
     conn: &mut PgConnection,
     query: Query<'_, Postgres, PgArguments>,
 ) -> Result<Vec<PgRow>, sqlx::Error> {
-    sqlx::raw_sql(TRANSACTION).execute(&mut *conn).await?;
+    sqlx::raw_sql(TRANSACTION.as_str()).execute(&mut *conn).await?;
     let result = query.persistent(false).fetch_all(&mut *conn).await;
     let end = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
     sqlx::raw_sql(end).execute(&mut *conn).await?;

@@ -2,24 +2,20 @@
 //!
 //! It is begun through sqlx, so that a handler which begins a transaction of its own on its connection gets a savepoint.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Postgres, Row};
 use uuid::Uuid;
 
-use super::{PostgresStore, answer, query};
+use super::{PostgresStore, answer, plan_as_usual, plan_our_way, query};
 use crate::{
     OutboxError,
     store::{Begun, Claim, Handling, Kept, READER, Result, Session},
 };
 
-/// How our own statements are planned, as in the sessions of the other workers; a handler's are planned as it is used to.
-const PLANNED_OUR_WAY: &str = "SET LOCAL lock_timeout = 0; SET LOCAL enable_seqscan = off; \
-     SET LOCAL enable_bitmapscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; \
-     SET LOCAL jit = off; SET LOCAL plan_cache_mode = force_generic_plan";
-const PLANNED_AS_USUAL: &str = "SET LOCAL lock_timeout TO DEFAULT; SET LOCAL enable_seqscan TO DEFAULT; \
-     SET LOCAL enable_bitmapscan TO DEFAULT; SET LOCAL enable_hashjoin TO DEFAULT; \
-     SET LOCAL enable_mergejoin TO DEFAULT; SET LOCAL jit TO DEFAULT; SET LOCAL plan_cache_mode TO DEFAULT";
+/// Our own statements are planned as in the sessions of the other workers, a handler's as it is used to.
+static PLANNED_OUR_WAY: LazyLock<String> = LazyLock::new(|| plan_our_way("SET LOCAL"));
+static PLANNED_AS_USUAL: LazyLock<String> = LazyLock::new(plan_as_usual);
 
 /// What a handler may have left behind in its session; `DISCARD ALL` would take sqlx's prepared statements away too.
 const FORGET: &str = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; \
@@ -58,12 +54,12 @@ pub(super) async fn begin<'c>(
     let limits = limits(claim, timeout);
     let forget = if handling.is_used && !store.is_pooled() { FORGET } else { "" };
     let begin =
-        format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {forget}; {PLANNED_OUR_WAY}; {limits}");
+        format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {forget}; {}; {limits}", *PLANNED_OUR_WAY);
     let mut transaction = answer(handling.conn.begin_with(AssertSqlSafe(begin))).await?;
     handling.is_used = true;
     let (lock, savepoint) = (&store.sql().lock, store.savepoint());
     let lock = lock.replace("{number}", &claim.partition_id.to_string()).replace("{reader}", READER);
-    let lock = format!("{lock}; {PLANNED_AS_USUAL}; SAVEPOINT {savepoint}");
+    let lock = format!("{lock}; {}; SAVEPOINT {savepoint}", *PLANNED_AS_USUAL);
     let rows = answer(sqlx::raw_sql(AssertSqlSafe(lock)).fetch_all(&mut *transaction)).await?;
     let [locked, newest] = &rows[..] else {
         answer(transaction.rollback()).await?;
@@ -106,7 +102,7 @@ pub(super) async fn keep(
     let unset = if store.is_pooled() { UNSET_POOLED } else { UNSET };
     let (limits, savepoint) = (limits(claim, timeout), store.savepoint());
     let (check, then) = if is_last {
-        (LAST_CHECK, PLANNED_OUR_WAY.to_owned())
+        (LAST_CHECK, PLANNED_OUR_WAY.clone())
     } else {
         (CHECK, format!("SAVEPOINT {savepoint}"))
     };
@@ -118,7 +114,7 @@ pub(super) async fn keep(
 /// Takes back what the handler wrote.
 pub(super) async fn undo(store: &PostgresStore, conn: &mut PgConnection, is_last: bool) -> Result<Kept> {
     let savepoint = store.savepoint();
-    let then = if is_last { PLANNED_OUR_WAY.to_owned() } else { format!("SAVEPOINT {savepoint}") };
+    let then = if is_last { PLANNED_OUR_WAY.clone() } else { format!("SAVEPOINT {savepoint}") };
     let undo = format!("ROLLBACK TO SAVEPOINT {savepoint}; RELEASE SAVEPOINT {savepoint}; {then}");
     kept(sqlx::raw_sql(AssertSqlSafe(undo)).execute(conn).await)
 }
