@@ -1,6 +1,9 @@
 //! What can go wrong.
 
-use crate::limits::{MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_PAYLOAD_TYPE, MAX_QUEUE_NAME};
+use crate::{
+    limits::{MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_PAYLOAD_TYPE, MAX_QUEUE_NAME},
+    store::Failure,
+};
 
 /// What can go wrong. Everything but [`Database`](Self::Database) is found before anything is written, and leaves the
 /// caller's transaction usable.
@@ -103,13 +106,7 @@ impl OutboxError {
         let Self::Database(error) = self else { return false };
         match error {
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => true,
-            sqlx::Error::Database(error) => error.code().is_some_and(|code| {
-                // Connection exceptions, serialisation failures and deadlocks, server going down or not yet up, out
-                // of connections, a primary that became a standby.
-                code.starts_with("08")
-                    || ["40001", "40P01", "57P01", "57P02", "57P03", "57P05", "53300", "25006"]
-                        .contains(&&*code)
-            }),
+                        sqlx::Error::Database(error) => Failure::of(&**error) != Failure::Lasting,
             _ => false,
         }
     }
@@ -125,9 +122,7 @@ impl OutboxError {
     /// Whether the connection that this happened on may still be good.
     pub(crate) fn leaves_connection_usable(&self) -> bool {
         match self {
-            Self::Database(sqlx::Error::Database(error)) => !error
-                .code()
-                .is_some_and(|code| code.starts_with("08") || code.starts_with("57P") || code == "25006"),
+                        Self::Database(sqlx::Error::Database(error)) => Failure::of(&**error) != Failure::Lost,
             Self::Database(
                 sqlx::Error::RowNotFound | sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. },
             ) => true,

@@ -33,7 +33,7 @@
 
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(
-    not(feature = "postgres"),
+    not(any(feature = "mysql", feature = "postgres", feature = "sqlite")),
     expect(dead_code, reason = "without a database there is nobody to call it")
 )]
 

@@ -99,12 +99,22 @@ impl<'c, DB: Backend> From<&'c mut PoolConnection<DB>> for Target<'c, DB> {
     }
 }
 
-#[cfg(feature = "postgres")]
-impl<'c> From<&'c mut sqlx::PgConnection> for Target<'c, sqlx::Postgres> {
-    fn from(connection: &'c mut sqlx::PgConnection) -> Self {
-        Self::Connection(connection)
-    }
+/// A connection of one database; for all of them at once, it would be in the way of the others.
+macro_rules! target_of_connection {
+    ($feature:literal, $connection:ty, $database:ty) => {
+        #[cfg(feature = $feature)]
+        impl<'c> From<&'c mut $connection> for Target<'c, $database> {
+            fn from(connection: &'c mut $connection) -> Self {
+                Self::Connection(connection)
+            }
+        }
+    };
 }
+
+target_of_connection!("mysql", sqlx::MySqlConnection, sqlx::MySql);
+target_of_connection!("postgres", sqlx::PgConnection, sqlx::Postgres);
+target_of_connection!("sqlite", sqlx::SqliteConnection, sqlx::Sqlite);
+
 
 impl<DB: Backend> Outbox<DB> {
     /// A builder for an outbox with workers.
@@ -188,7 +198,7 @@ impl<DB: Backend> Outbox<DB> {
                 // In a task of its own, which is not dropped half-way: a connection that was dropped inside BEGIN would
                 // be given back poisoned, and what was committed would not be told.
                 let outbox = self.clone();
-                let task = tokio::spawn(async move { outbox.enqueue_rows(&mut conn, &rows).await });
+                                let task = tokio::spawn(async move { outbox.enqueue_rows_alone(&mut conn, &rows).await });
                 task.await.map_err(|_| sqlx::Error::WorkerCrashed)?
             }
         }
@@ -213,9 +223,23 @@ impl<DB: Backend> Outbox<DB> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        let Enqueued { ids, ticket } = self.inner.store.enqueue(conn, rows).await?;
+                Ok(self.enqueued(self.inner.store.enqueue(conn, rows).await?))
+    }
+
+    async fn enqueue_rows_alone(
+        &self,
+        conn: &mut DB::Connection,
+        rows: &[NewMessage<'_>],
+    ) -> Result<Vec<OutboxMessageId>, OutboxError> {
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.enqueued(self.inner.store.enqueue_alone(conn, rows).await?))
+    }
+
+    fn enqueued(&self, Enqueued { ids, ticket }: Enqueued) -> Vec<OutboxMessageId> {
         self.inner.bell.enqueued(ticket);
-        Ok(ids.into_iter().map(OutboxMessageId).collect())
+        ids.into_iter().map(OutboxMessageId).collect()
     }
 
     /// A queue, which the database is asked for once.
@@ -255,19 +279,20 @@ impl<DB: Backend> Outbox<DB> {
         E: From<OutboxError>,
     {
         // In a task of its own: a future that is dropped inside BEGIN would give a poisoned connection to the pool.
-        let pool = self.inner.pool.clone();
-        let begun = tokio::spawn(async move { pool.begin().await }).await;
+                let (store, pool) = (self.inner.store.clone(), self.inner.pool.clone());
+        let begun = tokio::spawn(async move { store.begin_for_caller(&pool).await }).await;
         let mut transaction = joined(begun)?;
         let done = work(&mut transaction).await?;
-        joined(tokio::spawn(async move { transaction.commit().await }).await)?;
+                let committed = tokio::spawn(async move { transaction.commit().await.map_err(OutboxError::from) });
+        joined(committed.await)?;
         self.inner.bell.committed();
         Ok(done)
     }
 }
 
 /// The result of a task that only talks to the database.
-fn joined<T>(task: Result<Result<T, sqlx::Error>, tokio::task::JoinError>) -> Result<T, OutboxError> {
-    task.map_err(|_| sqlx::Error::WorkerCrashed)?.map_err(OutboxError::from)
+fn joined<T>(task: Result<Result<T, OutboxError>, tokio::task::JoinError>) -> Result<T, OutboxError> {
+    task.map_err(|_| sqlx::Error::WorkerCrashed)?
 }
 
 fn row<'a>(queue: &Queue, message: &'a EnqueueMessage<'_>) -> Result<NewMessage<'a>, OutboxError> {

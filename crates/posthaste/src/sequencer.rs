@@ -10,7 +10,7 @@ use taskward::{CancellationToken, Directive, WorkerAction};
 use crate::{
     OutboxError, WorkerTuning,
     outage::{Outage, UNREACHABLE},
-    store::{NewsChannel, Store, Ticket},
+    store::{Horizon, NewsChannel, Store, Ticket},
     vacuum::Waste,
     wake::Wake,
 };
@@ -22,6 +22,9 @@ const GATHER: Duration = Duration::from_millis(3);
 /// partitions it touches than the wait does.
 const GATHER_MANY: Duration = Duration::from_millis(10);
 const MANY: u64 = 4;
+/// A transaction that is open for so long is looked at rarely.
+const LONG: Duration = Duration::from_millis(LONG_MS);
+const LONG_MS: u64 = 1000;
 /// How long to stay away while another process ticks.
 const BUSY: Duration = Duration::from_millis(5);
 
@@ -55,11 +58,11 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             }
             self.open.extend(self.wake.take_tickets(), Instant::now());
             let began = Instant::now();
-            let announces = self.channel == NewsChannel::Notified;
-            let mut tick = self.store.tick(announces).await;
+            let (most, announces) = (self.tuning.batch_size, self.channel == NewsChannel::Notified);
+            let mut tick = self.store.tick(most, announces).await;
             // A connection that ended while it was idle says so only now: the next is new.
             if tick.as_ref().is_err_and(OutboxError::is_retryable) {
-                tick = self.store.tick(announces).await;
+                                tick = self.store.tick(most, announces).await;
             }
             let tick = match tick {
                 Err(error) if error.is_retryable() => {
@@ -81,7 +84,7 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             if tick.is_busy {
                 return Ok(Directive::Sleep(BUSY, sequenced));
             }
-            self.open.forget(|ticket| tick.horizon.has_passed(ticket));
+            self.open.forget(&tick.horizon, began);
             tick.partitions.iter().for_each(|id| self.wake.sequenced(*id));
             sequenced += tick.taken;
             if tick.taken > 0 {
@@ -113,17 +116,20 @@ impl OpenTransactions {
         }
     }
 
-    fn forget(&mut self, is_over: impl Fn(Ticket) -> bool) {
-        self.since.retain(|ticket, _| !is_over(*ticket));
+        /// Forgets those that have ended; and, where that is not known of all, those that are known for long: news of them
+    /// comes another way, if later.
+    fn forget(&mut self, horizon: &Horizon, now: Instant) {
+        let is_old = |since: Instant| horizon.is_vague() && now.saturating_duration_since(since) >= LONG;
+        self.since.retain(|ticket, since| !horizon.has_passed(*ticket) && !is_old(*since));
     }
 
     /// When to look again: soon after an enqueue, then in 1, 2, 4 … ms; rarely at what has been open for long.
     fn next_look(&self, now: Instant) -> Option<Duration> {
         let youngest = self.since.values().max()?;
         let age = now.saturating_duration_since(*youngest);
-        let at_most = match age.as_millis() {
+                let at_most = match u64::try_from(age.as_millis()).unwrap_or(u64::MAX) {
             0..500 => 10,
-            500..1000 => 25,
+                        500..LONG_MS => 25,
             _ => return Some(Duration::from_millis(150)),
         };
         Some(age.clamp(Duration::from_millis(1), Duration::from_millis(at_most)))
@@ -147,9 +153,14 @@ mod tests {
         }
         open.extend(vec![Ticket(9)], start + ms(5000));
         assert_eq!(open.next_look(start + ms(5002)), Some(ms(2)), "the youngest counts");
-        open.forget(|ticket| ticket == Ticket(9));
+                open.forget(&Horizon::Seen(vec![9]), start);
         assert_eq!(open.next_look(start + ms(5002)), Some(ms(150)));
-        open.forget(|_| true);
+                open.forget(&Horizon::Seen(vec![]), start + LONG);
+        assert_eq!(open.next_look(start), None, "nobody will ever say what became of it");
+        open.extend(vec![Ticket(11)], start);
+        open.forget(&Horizon::Snapshot { next: 11, open: vec![] }, start + 9 * LONG);
+        assert_eq!(open.next_look(start), Some(ms(1)), "it is open, however long");
+        open.forget(&Horizon::Everything, start);
         assert_eq!(open.next_look(start), None);
     }
 }

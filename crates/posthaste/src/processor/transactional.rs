@@ -95,6 +95,8 @@ enum Fate {
 /// Why a transaction is lost, and all that was done in it.
 enum Broken {
     Failed(String),
+    /// The handler had rejected what it was given, which can be written down all the same.
+    Rejected(String),
     /// The database went away, and the handler had not failed.
     Unanswered(String),
     /// The process stops.
@@ -206,8 +208,11 @@ impl<S: Store> Processor<S> {
             let blame = if messages.len() == 1 { Blame::Message } else { Blame::Call };
             let attempt = self.attempt(transaction, call, messages, place == last, turn).await;
             let (fate, is_last) = attempt.map_err(|broken| match broken {
-                Broken::Failed(reason) if place > 0 => lost(reason, Blame::Behind(place)),
+                                Broken::Failed(reason) | Broken::Rejected(reason) if place > 0 => {
+                    lost(reason, Blame::Behind(place))
+                }
                 Broken::Failed(reason) => lost(reason, blame),
+                Broken::Rejected(reason) => rejected(messages.len(), &reason),
                 Broken::Unanswered(reason) => lost(reason, Blame::Nobody),
                 Broken::Stopped => abandoned(),
             })?;
@@ -248,7 +253,7 @@ impl<S: Store> Processor<S> {
                     Ok(Kept::Refused(why)) => Fate::Retried(format!(
                         "the handler returned Success, but what it wrote cannot be kept: {why}"
                     )),
-                    Ok(Kept::TransactionEnded) => return Err(self.ended()),
+                    Ok(Kept::TransactionEnded) => return Err(Broken::Failed(self.ended())),
                     Err(error) if error.is_retryable() => return Err(Broken::Unanswered(error.to_string())),
                     Err(error) => return Err(Broken::Failed(error.to_string())),
                 }
@@ -257,13 +262,13 @@ impl<S: Store> Processor<S> {
         let is_last = is_last || matches!(fate, Fate::Retried(_));
         let why = match self.answer(call, store.undo(transaction, is_last)).await? {
             Ok(Kept::Yes) => return Ok((fate, is_last)),
-            Ok(Kept::TransactionEnded) => return Err(self.ended()),
+                        Ok(Kept::TransactionEnded) => self.ended(),
             Ok(Kept::Refused(why)) => why,
             Err(error) => error.to_string(),
         };
         Err(match fate {
             Fate::Retried(reason) => Broken::Failed(format!("{reason} (and then: {why})")),
-            Fate::Rejected(reason) => Broken::Unanswered(format!("{reason} (and then: {why})")),
+            Fate::Rejected(reason) => Broken::Rejected(format!("{reason} (and then: {why})")),
             Fate::Done => Broken::Unanswered(why),
         })
     }
@@ -307,18 +312,26 @@ impl<S: Store> Processor<S> {
         }
     }
 
-    /// Says loudly that a handler did what no handler must.
-    fn ended(&self) -> Broken {
-        let text = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or PREPARE TRANSACTION): what it \
-                    wrote is not part of the settlement";
+        /// Says loudly that a handler did what no handler must; or what the database may have done instead.
+    fn ended(&self) -> String {
+        let by = S::TRANSACTION_ENDED_BY;
+        let text = format!(
+            "the transaction that the handler was given has ended ({by}): what it wrote is not part of the settlement"
+        );
         tracing::error!(queue = &*self.of.queue.name, partition_id = self.partition_id, "{text}");
-        Broken::Failed(text.to_owned())
+        text
     }
 }
 
 /// All that was done is undone, and comes again.
 fn lost(reason: String, blame: Blame) -> Handled {
     Handled::judged(Verdict { done: 0, rejected: Vec::new(), retry: Some(Retry { reason, blame }) })
+}
+
+/// All that was done is undone; the handler did not want it anyway.
+fn rejected(messages: usize, reason: &str) -> Handled {
+    let rejected = (0..messages).map(|place| (place, reason.to_owned())).collect();
+    Handled::judged(Verdict { done: messages, rejected, retry: None })
 }
 
 /// All that was done is undone, and nobody is to blame.

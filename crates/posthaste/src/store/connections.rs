@@ -6,11 +6,14 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, PoisonError},
+        sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use sqlx::{ConnectOptions, Connection, Pool};
+use sqlx::{ConnectOptions, Connection, Pool, pool::PoolConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::OutboxError;
@@ -28,31 +31,56 @@ pub(crate) struct Connections<DB: sqlx::Database> {
     adapt: fn(OptionsOf<DB>) -> OptionsOf<DB>,
     /// With since when.
     idle: Mutex<Vec<(DB::Connection, Instant)>>,
-    permits: Arc<Semaphore>,
+        permits: Arc<Semaphore>,
+    /// The pool itself is used: what it leads to, no connection made elsewhere would.
+    is_shared: bool,
+    /// How many connections were lost so far.
+    losses: AtomicI64,
 }
 
 impl<DB: sqlx::Database> Connections<DB> {
     pub(crate) fn new(pool: Pool<DB>, most: usize, adapt: fn(OptionsOf<DB>) -> OptionsOf<DB>) -> Self {
-        Self { pool, adapt, idle: Mutex::default(), permits: Arc::new(Semaphore::new(most)) }
+                Self {
+            pool,
+            adapt,
+            idle: Mutex::default(),
+            permits: Arc::new(Semaphore::new(most)),
+            is_shared: false,
+            losses: AtomicI64::new(0),
+        }
+    }
+
+    /// The pool's own connections: for a database in memory, where another connection is another database.
+    pub(crate) fn shared(pool: Pool<DB>, most: usize) -> Self {
+        Self { is_shared: true, ..Self::new(pool, most, |options| options) }
+    }
+
+    /// How many connections were lost so far: whoever answers now may be another server, or the same after a crash.
+    pub(crate) fn losses(&self) -> i64 {
+        self.losses.load(Ordering::Relaxed)
     }
 
     /// A connection, and whether it is new.
     pub(crate) async fn take(self: &Arc<Self>) -> Result<(Taken<DB>, bool), OutboxError> {
         let closed = |_| OutboxError::Database(sqlx::Error::PoolClosed);
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(closed)?;
+                if self.is_shared {
+            let conn = Conn::Pooled(self.pool.acquire().await?);
+            return Ok((Taken { conn: Some(conn), home: Arc::clone(self), _permit: permit }, false));
+        }
         let idle = self.pop();
         let (conn, is_new) = match idle {
             Some(conn) => (conn, false),
             None => {
                 let conn = self.connect().await;
-                if conn.is_err() {
+                                if conn.is_err() {
                     // The server may have no room: what we do not use is better used by others.
-                    self.lock().clear();
+                    self.lose_idle();
                 }
                 (conn?, true)
             }
         };
-        Ok((Taken { conn: Some(conn), home: Arc::clone(self), _permit: permit }, is_new))
+                Ok((Taken { conn: Some(Conn::Own(conn)), home: Arc::clone(self), _permit: permit }, is_new))
     }
 
     /// The connection that was given back last, unless that is so long ago that something in between may have dropped it.
@@ -90,14 +118,25 @@ impl<DB: sqlx::Database> Connections<DB> {
         }
     }
 
+        fn lose_idle(&self) {
+        self.losses.fetch_add(1, Ordering::Relaxed);
+        self.lock().clear();
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(DB::Connection, Instant)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection that is closed when dropped, unless it is kept.
+/// A connection of our own, or of the caller's pool.
+enum Conn<DB: sqlx::Database> {
+    Own(DB::Connection),
+    Pooled(PoolConnection<DB>),
+}
+
+/// A connection that is closed when dropped, unless it is kept. One of the caller's pool goes back there.
 pub(crate) struct Taken<DB: sqlx::Database> {
-    conn: Option<DB::Connection>,
+    conn: Option<Conn<DB>>,
     home: Arc<Connections<DB>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -108,7 +147,7 @@ impl<DB: sqlx::Database> Taken<DB> {
         let is_usable = result.as_ref().err().is_none_or(OutboxError::leaves_connection_usable);
         if is_usable
             && !self.home.permits.is_closed()
-            && let Some(conn) = self.conn.take()
+                        && let Some(Conn::Own(conn)) = self.conn.take()
         {
             let mut idle = self.home.lock();
             // Whatever was not needed for so long is better used by others.
@@ -116,8 +155,8 @@ impl<DB: sqlx::Database> Taken<DB> {
             idle.push((conn, Instant::now()));
         }
         if !is_usable {
-            // What ended this connection has probably ended the idle ones too.
-            self.home.lock().clear();
+                        // What ended this connection has probably ended the idle ones too.
+            self.home.lose_idle();
         }
         result
     }
@@ -126,12 +165,18 @@ impl<DB: sqlx::Database> Taken<DB> {
 impl<DB: sqlx::Database> Deref for Taken<DB> {
     type Target = DB::Connection;
     fn deref(&self) -> &DB::Connection {
-        self.conn.as_ref().expect("only keep_if_usable takes it, and that consumes the guard")
+                match self.conn.as_ref().expect("only keep_if_usable takes it, and that consumes the guard") {
+            Conn::Own(conn) => conn,
+            Conn::Pooled(conn) => conn,
+        }
     }
 }
 
 impl<DB: sqlx::Database> DerefMut for Taken<DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
-        self.conn.as_mut().expect("only keep_if_usable takes it, and that consumes the guard")
+                match self.conn.as_mut().expect("only keep_if_usable takes it, and that consumes the guard") {
+            Conn::Own(conn) => conn,
+            Conn::Pooled(conn) => conn,
+        }
     }
 }

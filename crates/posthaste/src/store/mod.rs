@@ -1,17 +1,27 @@
 //! The only door to a database: a verb a method. No SQL outside of here, no scheduling or retry policy inside.
 
+mod answer;
+mod batch;
 mod connections;
+mod failure;
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+mod segments;
+mod statements;
 mod tables;
 
+#[cfg(feature = "mysql")]
+pub(crate) mod mysql;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
+#[cfg(feature = "sqlite")]
+pub(crate) mod sqlite;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use sqlx::{Pool, Transaction};
 use uuid::Uuid;
 
-use self::connections::Taken;
+pub(crate) use self::{connections::Taken, failure::Failure};
 pub use self::tables::Tables;
 use crate::{OutboxError, OutboxMessage, Partitions, wake::Wake};
 
@@ -41,7 +51,13 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn count(&self) -> u32 {
-        u32::try_from(self.partition_ids.len()).unwrap_or(u32::MAX)
+                u32::try_from(self.partition_ids.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Which of its partitions this is, from 0.
+    fn number_of(&self, partition_id: i32) -> u32 {
+        let number = self.partition_ids.iter().position(|id| *id == partition_id);
+        number.and_then(|number| number.try_into().ok()).unwrap_or_default()
     }
 }
 
@@ -82,17 +98,34 @@ pub(crate) struct Enqueued {
 pub(crate) struct Ticket(pub(crate) u64);
 
 /// Which transactions had ended when a tick looked.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Horizon {
-    /// This one and all after it had not.
-    pub(crate) next: u64,
-    /// Nor had these.
-    pub(crate) open: Vec<u64>,
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Horizon {
+    /// All but those from `next` on, and the `open` ones.
+    Snapshot { next: u64, open: Vec<u64> },
+    /// These. Of others nothing is known: they are open, or rolled back, or another process has seen them.
+    Seen(Vec<u64>),
+    /// All there were.
+    Everything,
 }
 
 impl Horizon {
     pub(crate) fn has_passed(&self, ticket: Ticket) -> bool {
-        ticket.0 < self.next && !self.open.contains(&ticket.0)
+        match self {
+            Self::Snapshot { next, open } => ticket.0 < *next && !open.contains(&ticket.0),
+            Self::Seen(seen) => seen.contains(&ticket.0),
+            Self::Everything => true,
+        }
+    }
+
+    /// Whether a transaction that has not passed may have ended all the same.
+    pub(crate) const fn is_vague(&self) -> bool {
+        matches!(self, Self::Seen(_))
+    }
+}
+
+impl Default for Horizon {
+    fn default() -> Self {
+        Self::Seen(Vec::new())
     }
 }
 
@@ -221,7 +254,7 @@ pub(crate) enum Kept {
     Yes,
     /// The database refuses what the handler wrote.
     Refused(String),
-    /// The savepoint is gone: the handler has ended the transaction.
+        /// The savepoint is gone: the handler has ended the transaction, or the database has.
     TransactionEnded,
 }
 
@@ -301,7 +334,11 @@ pub(crate) enum NewsChannel {
 
 /// The verbs. One implementation a database; the same words in Rust, in SQL and in the tests.
 pub(crate) trait Store: Clone + Send + Sync + 'static {
-    type Db: Backend<Store = Self>;
+        type Db: Backend<Store = Self>;
+
+    /// What may end a handler's transaction before we do.
+    const TRANSACTION_ENDED_BY: &'static str;
+
 
     /// Creates or upgrades the tables.
     fn migrate(pool: &Pool<Self::Db>, tables: &Tables) -> impl Future<Output = Result<()>> + Send;
@@ -344,8 +381,23 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         messages: &[NewMessage<'_>],
     ) -> impl Future<Output = Result<Enqueued>> + Send;
 
-    /// Gives new messages their seqs; tells other processes if `announce`.
-    fn tick(&self, announce: bool) -> impl Future<Output = Result<Tick>> + Send;
+        /// A transaction for the caller's own statements, on a connection of this pool. Where writers exclude each other, it
+    /// waits for its turn.
+    fn begin_for_caller(
+        &self,
+        pool: &Pool<Self::Db>,
+    ) -> impl Future<Output = Result<Transaction<'static, Self::Db>>> + Send;
+
+    /// Like [`enqueue`](Self::enqueue), on a connection that is in no transaction: in one of its own, and as often as it
+    /// takes while others are in the way.
+    fn enqueue_alone(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        messages: &[NewMessage<'_>],
+    ) -> impl Future<Output = Result<Enqueued>> + Send;
+
+    /// Gives new messages their seqs, `most` of them or as many as is best; tells other processes if `announce`.
+    fn tick(&self, most: u32, announce: bool) -> impl Future<Output = Result<Tick>> + Send;
 
     /// Gives a seq to every message that has none, whatever its stamp; returns how many.
     fn recover(&self) -> impl Future<Output = Result<u64>> + Send;

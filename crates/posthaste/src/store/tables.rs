@@ -42,6 +42,49 @@ impl Tables {
     }
 }
 
+/// The tables' names in SQL, quoted and qualified as the database wants it.
+pub(crate) struct Names {
+    /// The schema or database that they are in; none: wherever the connection looks first.
+    qualifier: Option<String>,
+    prefix: String,
+    quote: char,
+}
+
+/// Every table there is; `pending` on MySQL alone.
+const TABLES: [&str; 9] =
+    ["meta", "queue", "partition", "incoming", "pending", "tick", "outgoing", "cursor", "dead_letter"];
+
+impl Names {
+    pub(crate) fn new(qualifier: Option<&str>, tables: &Tables, quote: char) -> Self {
+        Self { qualifier: qualifier.map(str::to_owned), prefix: tables.prefix.clone(), quote }
+    }
+
+    pub(crate) fn table(&self, name: &str) -> String {
+        let table = self.unqualified(name);
+        self.qualifier.as_ref().map_or(table.clone(), |qualifier| format!("{}.{table}", self.quoted(qualifier)))
+    }
+
+    /// The name of a table, or of an index, without where it is.
+    pub(crate) fn unqualified(&self, name: &str) -> String {
+        self.quoted(&format!("{}{name}", self.prefix))
+    }
+
+    fn quoted(&self, name: &str) -> String {
+        let quote = self.quote;
+        format!("{quote}{}{quote}", name.replace(quote, &format!("{quote}{quote}")))
+    }
+
+    /// A statement without its comments, with the names filled in.
+    pub(crate) fn fill(&self, sql: &str) -> String {
+        let code = sql.lines().filter(|line| !line.trim_start().starts_with("--"));
+        let mut sql = code.collect::<Vec<_>>().join("\n");
+        for table in TABLES {
+            sql = sql.replace(&format!("{{{table}}}"), &self.table(table));
+        }
+        sql
+    }
+}
+
 fn checked(name: &str) -> Result<String, OutboxError> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
     let starts_well = name.bytes().next().is_some_and(|first| !first.is_ascii_digit());

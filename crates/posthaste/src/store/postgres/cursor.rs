@@ -9,14 +9,12 @@ use sqlx::{
 };
 use uuid::Uuid;
 
-use super::{
-    PostgresStore, answer,
-    batch::{Read, messages},
-    query,
-};
+use super::{PostgresStore, answer, query};
 use crate::{
-    OutboxError,
-    store::{Acquired, Burial, Claim, Leased, Queue, READER, Result, Settled, Settlement},
+        store::{
+        Acquired, Burial, Claim, Leased, Queue, READER, Result, Settled, Settlement,
+        batch::{Read, count, incomplete, messages, millis, no_cursor, size},
+    },
 };
 
 pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim) -> Result<Acquired> {
@@ -35,7 +33,7 @@ pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim)
     };
     match leased(&rows, queue, claim, epoch, first.try_get("last_error")?)? {
         Ok(leased) => Ok(Acquired::Batch(leased)),
-        Err(missing) => Err(incomplete(store, queue, claim, epoch, missing).await),
+        Err(missing) => Err(incomplete(queue, claim, missing, is_mine(store, claim, epoch).await)),
     }
 }
 
@@ -61,7 +59,7 @@ pub(super) async fn settle(
     let rows = store.fetch(settle_statement(store, queue, claim, settlement)).await?;
     match settled(queue, claim, settlement, &rows)? {
         Ok(settled) => Ok(settled),
-        Err((epoch, missing)) => Err(incomplete(store, queue, claim, epoch, missing).await),
+        Err((epoch, missing)) => Err(incomplete(queue, claim, missing, is_mine(store, claim, epoch).await)),
     }
 }
 
@@ -90,7 +88,7 @@ fn settle_statement<'q>(
     settlement: &'q Settlement,
 ) -> Query<'q, Postgres, PgArguments> {
     let burials = &settlement.burials;
-    let number = queue.partition_ids.iter().position(|id| *id == claim.partition_id).unwrap_or_default();
+    let number = queue.number_of(claim.partition_id);
     query(&store.sql().settle)
         .bind(READER)
         .bind(claim.partition_id)
@@ -106,7 +104,7 @@ fn settle_statement<'q>(
         .bind(burials.iter().map(|burial| burial.reason.as_str()).collect::<Vec<_>>())
         .bind(burials.iter().map(|Burial { attempts, .. }| count(*attempts)).collect::<Vec<_>>())
         .bind(&*queue.name)
-        .bind(i32::try_from(number).unwrap_or(i32::MAX))
+        .bind(number.cast_signed())
         .bind(!claim.is_transactional)
 }
 
@@ -144,60 +142,16 @@ fn leased(
     })
 }
 
-/// A message that should be there is not. If the lease is no longer ours, others have passed it since; if it still is,
-/// something is badly wrong, and the partition stops rather than skip it.
-async fn incomplete(
-    store: &PostgresStore,
-    queue: &Queue,
-    claim: &Claim,
-    epoch: i64,
-    seq: i64,
-) -> OutboxError {
+/// Whether the newest link of a partition's cursor is this one, and ours.
+async fn is_mine(store: &PostgresStore, claim: &Claim, epoch: i64) -> Result<bool> {
     let statement = query(&store.sql().look).bind(READER).bind(claim.partition_id).bind(claim.owner);
-    let is_mine = async {
-        let rows = store.fetch(statement).await?;
-        let Some(row) = rows.first() else { return Ok(false) };
-        let newest: i64 = row.try_get("epoch")?;
-        Ok::<_, OutboxError>(newest == epoch && row.try_get::<Option<bool>, _>("is_mine")? == Some(true))
-    };
-    let (queue, id) = (&queue.name, claim.partition_id);
-    match is_mine.await {
-        Err(error) => error,
-        Ok(false) => {
-            OutboxError::Unsuitable(format!("queue {queue:?}: the lease of partition {id} was taken over"))
-        }
-        Ok(true) => {
-            let text = format!(
-                "queue {queue:?}: message {seq} of partition {id} is missing; delivery stops before it"
-            );
-            tracing::error!("{text}");
-            OutboxError::Unsuitable(text)
-        }
-    }
+    let rows = store.fetch(statement).await?;
+    let Some(row) = rows.first() else { return Ok(false) };
+    let newest: i64 = row.try_get("epoch")?;
+    Ok(newest == epoch && row.try_get::<Option<bool>, _>("is_mine")? == Some(true))
 }
 
 pub(super) async fn waiting(store: &PostgresStore, partition_ids: &[i32], owner: Uuid) -> Result<Vec<i32>> {
     let rows = store.fetch(query(&store.sql().waiting).bind(READER).bind(partition_ids).bind(owner)).await?;
     Ok(rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?)
-}
-
-fn no_cursor(queue: &Queue, claim: &Claim) -> OutboxError {
-    let (queue, id) = (&queue.name, claim.partition_id);
-    OutboxError::Unsuitable(format!(
-        "queue {queue:?}: partition {id} has no cursor; was a table emptied by hand?"
-    ))
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// No batch is larger, whatever the tuning says: the statement adds places in a segment to it.
-fn size(batch: u32) -> i32 {
-    const LARGEST: u32 = 1_000_000;
-    batch.min(LARGEST).cast_signed()
-}
-
-fn count(attempts: u32) -> i32 {
-    i32::try_from(attempts).unwrap_or(i32::MAX)
 }

@@ -3,7 +3,10 @@
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Pool, Postgres, Row};
 use uuid::Uuid;
 
-use super::{PostgresStore, query, statements::Names};
+use super::{
+    PostgresStore, query,
+    statements::{fill, names},
+};
 use crate::{OutboxError, store::Result, store::Tables, store::connections::Connections};
 
 /// In order; the number of a migration is its place, from 1.
@@ -44,22 +47,22 @@ pub(super) async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()
         (None, Err(error)) => return Err(error),
     };
     let found = read_version(&mut tx, &schema, tables).await?.map_or(0, |(version, _)| version);
-    let names = Names::new(Some(&schema), tables);
+    let names = names(Some(&schema), tables);
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default()) {
-        sqlx::raw_sql(AssertSqlSafe(names.fill(migration))).execute(&mut *tx).await?;
+        sqlx::raw_sql(AssertSqlSafe(fill(&names, migration))).execute(&mut *tx).await?;
     }
     check_version(&mut tx, &schema, tables).await?;
     Ok(tx.commit().await?)
 }
 
 pub(super) fn migration_sql(tables: &Tables) -> String {
-    let names = Names::new(tables.schema.as_deref(), tables);
+    let names = names(tables.schema.as_deref(), tables);
     let mut sql = String::from("BEGIN;\n");
     if let Some(schema) = &tables.schema {
         sql.push_str(&format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n"));
     }
     for migration in MIGRATIONS {
-        sql.push_str(&names.fill(migration));
+        sql.push_str(&fill(&names, migration));
         sql.push('\n');
     }
     sql.push_str("COMMIT;\n");
@@ -89,7 +92,7 @@ pub(super) async fn schema_of(conn: &mut PgConnection, tables: &Tables) -> Resul
 
 /// The version of the tables and the oldest library that may use them; none if there are no tables.
 async fn read_version(conn: &mut PgConnection, schema: &str, tables: &Tables) -> Result<Option<(i32, i32)>> {
-    let meta = Names::new(Some(schema), tables).table("meta");
+    let meta = names(Some(schema), tables).table("meta");
     // Read from the catalog itself: `to_regclass` may answer from before the lock that the caller has waited for.
     let sql = "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                WHERE n.nspname = $1 AND c.relname = $2)";
@@ -112,7 +115,7 @@ pub(super) async fn check_version(conn: &mut PgConnection, schema: &str, tables:
     if least > VERSION {
         return Err(OutboxError::SchemaTooNew { found, least, ours: VERSION });
     }
-    let sql = format!("SELECT outbox_id FROM {}", Names::new(Some(schema), tables).table("meta"));
+    let sql = format!("SELECT outbox_id FROM {}", names(Some(schema), tables).table("meta"));
     Ok(sqlx::query_scalar(AssertSqlSafe(sql)).persistent(false).fetch_one(conn).await?)
 }
 
@@ -120,12 +123,12 @@ pub(super) async fn check_version(conn: &mut PgConnection, schema: &str, tables:
 pub(super) async fn check_suitable(store: &PostgresStore) -> Result<()> {
     let sql =
         "SELECT seqcache FROM pg_sequence WHERE seqrelid = pg_get_serial_sequence($1, 'id')::regclass".into();
-    let rows = store.fetch(query(&sql).bind(&store.sql().incoming)).await?;
+    let rows = store.fetch(query(&sql).bind(&store.shared.incoming)).await?;
     let cache: i64 = rows.first().map_or(Ok(1), |row| row.try_get(0))?;
     if cache == 1 {
         return Ok(());
     }
-    let table = &store.sql().incoming;
+    let table = &store.shared.incoming;
     Err(OutboxError::Unsuitable(format!(
         "the identity of {table} is cached ({cache}), so ids would not follow the order of enqueueing: \
          ALTER TABLE {table} ALTER COLUMN id SET CACHE 1"

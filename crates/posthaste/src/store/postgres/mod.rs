@@ -1,6 +1,5 @@
 //! PostgreSQL. The statements are in `sql/`, each with what it writes and locks; the tables in `migrations/`.
 
-mod batch;
 mod cursor;
 mod enqueue;
 mod migrate;
@@ -17,17 +16,19 @@ use std::{
 
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection, Pool, Postgres, Transaction,
-    postgres::{PgArguments, PgConnectOptions, PgRow},
+    postgres::{PgArguments, PgConnectOptions, PgDatabaseError, PgRow},
     query::Query,
 };
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use self::statements::Statements;
+use self::statements::{Statements, fill, names};
 use super::{
     Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
     Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
+    answer::{ANSWER_LIMIT, answer, answer_within},
     connections::{Connections, Taken},
+    failure::Failure,
     sealed,
 };
 use crate::{OutboxError, Partitions, wake::Wake};
@@ -76,9 +77,6 @@ static TRANSACTION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// How long a statement may take that touches a batch at most.
-const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-
 #[derive(Clone)]
 pub struct PostgresStore {
     shared: Arc<Shared>,
@@ -86,6 +84,8 @@ pub struct PostgresStore {
 
 struct Shared {
     statements: Statements,
+    /// The table of messages, as SQL names it.
+    incoming: String,
     /// Names this outbox among others in the cluster.
     outbox_id: Uuid,
     /// Names this process among those that notify, so that it does not listen to itself.
@@ -116,11 +116,13 @@ impl PostgresStore {
         let outbox_id = migrate::check_version(&mut tx, &schema, tables).await?;
         tx.commit().await?;
         conn.close().await.ok();
-        let statements = Statements::render(&schema, tables);
+        let names = names(Some(&schema), tables);
+        let statements = Statements::render(|sql| fill(&names, sql));
         let is_pooled = wake::shares_sessions(&connections).await?;
         Ok(Self {
             shared: Arc::new(Shared {
                 statements,
+                incoming: names.table("incoming"),
                 outbox_id,
                 process_id: Uuid::new_v4(),
                 connections,
@@ -176,7 +178,7 @@ impl PostgresStore {
         limit: Duration,
         query: Query<'_, Postgres, PgArguments>,
     ) -> Result<Vec<PgRow>> {
-        tokio::time::timeout(limit, self.fetch_unlimited(query)).await.map_err(|_| no_answer())?
+        answer_within(limit, self.fetch_unlimited(query)).await
     }
 
     async fn fetch_unlimited(&self, query: Query<'_, Postgres, PgArguments>) -> Result<Vec<PgRow>> {
@@ -201,19 +203,20 @@ async fn fetch_pooled(
     result
 }
 
-/// What the server answers, if it does.
-async fn answer<T>(asked: impl Future<Output = Result<T, sqlx::Error>>) -> Result<T> {
-    Ok(tokio::time::timeout(ANSWER_LIMIT, asked).await.map_err(|_| no_answer())??)
-}
-
-fn no_answer() -> OutboxError {
-    let late = std::io::Error::new(std::io::ErrorKind::TimedOut, "the server does not answer");
-    OutboxError::Database(sqlx::Error::Io(late))
-}
-
 /// A statement of ours.
 fn query<'q>(sql: &Arc<str>) -> Query<'q, Postgres, PgArguments> {
     sqlx::query(AssertSqlSafe(Arc::clone(sql)))
+}
+
+/// What an error of PostgreSQL means.
+pub(super) fn failure(error: &PgDatabaseError) -> Failure {
+    match error.code() {
+        // Connection exceptions, a server going down or not yet up, a primary that became a standby.
+        code if code.starts_with("08") || code.starts_with("57P") || code == "25006" => Failure::Lost,
+        // Serialisation failures, deadlocks, out of connections.
+        "40001" | "40P01" | "53300" => Failure::Passing,
+        _ => Failure::Lasting,
+    }
 }
 
 fn worker_options(options: PgConnectOptions) -> PgConnectOptions {
@@ -225,7 +228,10 @@ fn worker_options(options: PgConnectOptions) -> PgConnectOptions {
 }
 
 impl Store for PostgresStore {
-    type Db = Postgres;
+        type Db = Postgres;
+
+    const TRANSACTION_ENDED_BY: &'static str = "by a COMMIT, ROLLBACK or PREPARE TRANSACTION of the handler";
+
 
     async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
         migrate::migrate(pool, tables).await
@@ -236,9 +242,7 @@ impl Store for PostgresStore {
     }
 
     async fn open(pool: Pool<Postgres>, tables: &Tables, workers: usize, handlers: usize) -> Result<Self> {
-        tokio::time::timeout(ANSWER_LIMIT, Self::open_unlimited(pool, tables, workers, handlers))
-            .await
-            .map_err(|_| no_answer())?
+        answer(Self::open_unlimited(pool, tables, workers, handlers)).await
     }
 
     async fn check_suitable(&self) -> Result<()> {
@@ -246,7 +250,7 @@ impl Store for PostgresStore {
     }
 
     async fn probe_news_channel(&self) -> Result<NewsChannel> {
-        tokio::time::timeout(ANSWER_LIMIT, wake::probe(self)).await.map_err(|_| no_answer())?
+        answer(wake::probe(self)).await
     }
 
     async fn register_queue(&self, name: &str, partitions: Partitions) -> Result<Queue> {
@@ -261,7 +265,15 @@ impl Store for PostgresStore {
         enqueue::enqueue(self, conn, messages).await
     }
 
-    async fn tick(&self, announce: bool) -> Result<Tick> {
+    async fn begin_for_caller(&self, pool: &Pool<Postgres>) -> Result<Transaction<'static, Postgres>> {
+        Ok(pool.begin().await?)
+    }
+
+    async fn enqueue_alone(&self, conn: &mut PgConnection, messages: &[NewMessage<'_>]) -> Result<Enqueued> {
+        enqueue::enqueue(self, conn, messages).await
+    }
+
+    async fn tick(&self, _most: u32, announce: bool) -> Result<Tick> {
         tick::tick(self, announce).await
     }
 

@@ -55,7 +55,7 @@ fn horizon(snapshot: &str) -> Result<Horizon> {
     let next = parts.next().and_then(|xmax| xmax.parse().ok()).ok_or_else(wrong)?;
     let list = parts.next().ok_or_else(wrong)?;
     let open = list.split(',').filter(|xid| !xid.is_empty()).map(str::parse).collect::<Result<_, _>>();
-    Ok(Horizon { next, open: open.map_err(|_| wrong())? })
+    Ok(Horizon::Snapshot { next, open: open.map_err(|_| wrong())? })
 }
 
 pub(super) async fn recover(store: &PostgresStore) -> Result<u64> {
@@ -65,7 +65,7 @@ pub(super) async fn recover(store: &PostgresStore) -> Result<u64> {
         // Producers queue behind a lock that waits: not for long, then another try.
         sqlx::raw_sql("SET LOCAL lock_timeout = '1s'").execute(&mut *tx).await?;
         // The statement behind this one has a snapshot that is younger than the lock: nobody writes meanwhile.
-        let lock = format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", store.sql().incoming);
+        let lock = format!("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE", store.shared.incoming);
         sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut *tx).await?;
         // Rare, and of any size: here the planner may do what it thinks best.
         sqlx::raw_sql("SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on")
@@ -91,10 +91,10 @@ mod tests {
     #[test]
     fn a_horizon_is_read_from_a_snapshot() {
         let horizon = horizon("10:20:10,14,15").unwrap();
-        assert_eq!(horizon, Horizon { next: 20, open: vec![10, 14, 15] });
+        assert_eq!(horizon, Horizon::Snapshot { next: 20, open: vec![10, 14, 15] });
         let passed: Vec<_> = (8..22).filter(|ticket| horizon.has_passed(Ticket(*ticket))).collect();
         assert_eq!(passed, [8, 9, 11, 12, 13, 16, 17, 18, 19]);
-        assert_eq!(super::horizon("3:3:").unwrap(), Horizon { next: 3, open: vec![] });
+        assert_eq!(super::horizon("3:3:").unwrap(), Horizon::Snapshot { next: 3, open: vec![] });
         for wrong in ["", "3", "3:x:", "3:3", "3:3:y"] {
             assert!(super::horizon(wrong).is_err(), "{wrong:?}");
         }

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::PostgresStore;
 use crate::{
     limits::LONGEST_SILENCE,
-    store::{NewsChannel, Result, Ticket, connections::Connections},
+    store::{NewsChannel, Result, Ticket, answer::no_answer, connections::Connections},
     wake::Wake,
 };
 
@@ -109,7 +109,7 @@ async fn notify(store: &PostgresStore, payload: &str) -> Result<()> {
     };
     let sql = AssertSqlSafe(format!("NOTIFY {}, '{payload}'", store.channel()));
     let sent = timeout(CONNECT_LIMIT, sqlx::raw_sql(sql).execute(&mut conn)).await;
-    sent.map_err(|_| super::no_answer())??;
+    sent.map_err(|_| no_answer())??;
     *kept = Some(conn);
     Ok(())
 }
@@ -131,7 +131,7 @@ pub(super) async fn listen(store: &PostgresStore, wake: &Wake) -> Result<()> {
                 wake.ask_for_everything();
                 // Silence may also mean that nobody is there any more.
                 let alive = timeout(CONNECT_LIMIT, sqlx::raw_sql("SELECT 1").execute(&mut listener)).await;
-                alive.map_err(|_| super::no_answer())??;
+                alive.map_err(|_| no_answer())??;
             }
         }
     }

@@ -1,0 +1,102 @@
+//! Rows into messages, and the check that none is missing.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use sqlx::{ColumnIndex, Decode, Row, Type};
+
+use super::{Claim, Queue, Result};
+use crate::{OutboxError, OutboxMessage, OutboxMessageId};
+
+/// What a read found behind the cursor.
+pub(super) enum Read {
+    Messages(Vec<OutboxMessage>),
+    /// The message that should have this seq is not there.
+    Missing(i64),
+}
+
+/// The messages behind `processed_seq`, whose seqs must run on from it without a hole. The columns are called as in
+/// `acquire.sql` of PostgreSQL.
+pub(super) fn messages<R>(
+    rows: &[R],
+    queue: &Queue,
+    claim: &Claim,
+    processed_seq: i64,
+    attempts: u32,
+) -> Result<Read>
+where
+    R: Row,
+    for<'c> &'c str: ColumnIndex<R>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let mut messages = Vec::with_capacity(rows.len());
+    let partition = queue.number_of(claim.partition_id);
+    for (row, expected) in rows.iter().zip(processed_seq + 1..) {
+        let (seq, id): (Option<i64>, Option<i64>) = (row.try_get("seq")?, row.try_get("id")?);
+        let (Some(seq), Some(id)) = (seq.filter(|seq| *seq == expected), id) else {
+            return Ok(Read::Missing(expected));
+        };
+        let headers: Option<String> = row.try_get("headers")?;
+        let headers = headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str)?;
+        let created_us: i64 = row.try_get("created_us")?;
+        messages.push(OutboxMessage {
+            id: OutboxMessageId(id),
+            queue: Arc::clone(&queue.name),
+            partition,
+            partition_id: claim.partition_id,
+            seq,
+            key: row.try_get("key")?,
+            headers,
+            payload: row.try_get("payload")?,
+            payload_type: row.try_get("payload_type")?,
+            created_at: SystemTime::UNIX_EPOCH
+                + Duration::from_micros(u64::try_from(created_us).unwrap_or_default()),
+            attempts: if messages.is_empty() { attempts } else { 0 },
+        });
+    }
+    Ok(Read::Messages(messages))
+}
+
+/// A message that should be there is not. If the lease is no longer ours, others have passed it since; if it still is,
+/// something is badly wrong, and the partition stops rather than skip it.
+pub(super) fn incomplete(queue: &Queue, claim: &Claim, seq: i64, is_mine: Result<bool>) -> OutboxError {
+    let (queue, id) = (&queue.name, claim.partition_id);
+    match is_mine {
+        Err(error) => error,
+        Ok(false) => {
+            OutboxError::Unsuitable(format!("queue {queue:?}: the lease of partition {id} was taken over"))
+        }
+        Ok(true) => {
+            let text = format!(
+                "queue {queue:?}: message {seq} of partition {id} is missing; delivery stops before it"
+            );
+            tracing::error!("{text}");
+            OutboxError::Unsuitable(text)
+        }
+    }
+}
+
+pub(super) fn no_cursor(queue: &Queue, claim: &Claim) -> OutboxError {
+    let (queue, id) = (&queue.name, claim.partition_id);
+    OutboxError::Unsuitable(format!(
+        "queue {queue:?}: partition {id} has no cursor; was a table emptied by hand?"
+    ))
+}
+
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// No batch is larger, whatever the tuning says: statements add places in a segment to it.
+pub(super) fn size(batch: u32) -> i32 {
+    const LARGEST: u32 = 1_000_000;
+    batch.min(LARGEST).cast_signed()
+}
+
+pub(super) fn count(attempts: u32) -> i32 {
+    i32::try_from(attempts).unwrap_or(i32::MAX)
+}
