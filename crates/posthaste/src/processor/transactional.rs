@@ -314,10 +314,7 @@ impl<S: Store> Processor<S> {
 
         /// Says loudly that a handler did what no handler must; or what the database may have done instead.
     fn ended(&self) -> String {
-        let by = S::TRANSACTION_ENDED_BY;
-        let text = format!(
-            "the transaction that the handler was given has ended ({by}): what it wrote is not part of the settlement"
-        );
+                let text = format!("{}: what it wrote is not part of the settlement", S::TRANSACTION_ENDED);
         tracing::error!(queue = &*self.of.queue.name, partition_id = self.partition_id, "{text}");
         text
     }

@@ -336,8 +336,8 @@ pub(crate) enum NewsChannel {
 pub(crate) trait Store: Clone + Send + Sync + 'static {
         type Db: Backend<Store = Self>;
 
-    /// What may end a handler's transaction before we do.
-    const TRANSACTION_ENDED_BY: &'static str;
+        /// What to say if a handler's transaction has ended before we end it.
+    const TRANSACTION_ENDED: &'static str;
 
 
     /// Creates or upgrades the tables.

@@ -230,7 +230,7 @@ fn worker_options(options: PgConnectOptions) -> PgConnectOptions {
 impl Store for PostgresStore {
         type Db = Postgres;
 
-    const TRANSACTION_ENDED_BY: &'static str = "by a COMMIT, ROLLBACK or PREPARE TRANSACTION of the handler";
+        const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or PREPARE TRANSACTION)";
 
 
     async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
