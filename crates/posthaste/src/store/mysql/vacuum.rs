@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::{Connection, MySqlConnection, Row, mysql::MySqlRow};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row, mysql::MySqlRow};
 
 use super::{MySqlStore, number, query, work};
 use crate::{
@@ -84,7 +84,7 @@ struct Bounds {
     head: i64,
 }
 
-/// Each kind is locked before it is removed, oldest first, or nothing is: somebody may be building on it.
+/// Oldest first of each chain, by exact keys: what is left never has a hole.
 async fn remove(
     store: &MySqlStore,
     conn: &mut MySqlConnection,
@@ -127,17 +127,11 @@ async fn bounds(store: &MySqlStore, conn: &mut MySqlConnection, trims: &[Trim]) 
 }
 
 async fn remove_links(store: &MySqlStore, conn: &mut MySqlConnection, bounds: &[Bounds]) -> Result<()> {
-    let ranges: Vec<_> = bounds
+    // A chain has no holes, so the keys are known.
+    let links: Vec<_> = bounds
         .iter()
-        .filter(|b| b.first_epoch < b.end_epoch)
-        .map(|b| (b.partition_id, b.first_epoch, b.end_epoch))
+        .flat_map(|b| (b.first_epoch..b.end_epoch).map(move |epoch| (b.partition_id, epoch)))
         .collect();
-    if ranges.is_empty() {
-        return Ok(());
-    }
-    let rows =
-        query(&store.sql().vacuum_links).bind(json(&ranges)).bind(READER).fetch_all(&mut *conn).await?;
-    let links = pairs(&rows)?;
     if !links.is_empty() {
         query(&store.sql().vacuum_gone_links).bind(json(&links)).bind(READER).execute(conn).await?;
     }
@@ -146,16 +140,19 @@ async fn remove_links(store: &MySqlStore, conn: &mut MySqlConnection, bounds: &[
 
 /// Segments that are settled go with their messages; of a partition's newest segment, the messages alone.
 async fn remove_segments(store: &MySqlStore, conn: &mut MySqlConnection, bounds: &[Bounds]) -> Result<u64> {
-    // The newest may lie before what is remembered to be gone: it stays, so it is looked at again.
-    let ranges: Vec<_> = bounds
-        .iter()
-        .map(|b| (b.partition_id, b.after_seq.min(b.head - 1), b.to_seq))
+    // The newest stays, so it may lie before what is remembered to be gone.
+    let ranges = bounds.iter().map(|b| (b.partition_id, b.after_seq.min(b.head - 1), b.to_seq));
+    let ranges: Vec<_> = ranges
         .filter(|(_, after, to)| after < to)
+        .map(|(id, after, to)| {
+            format!("(o.partition_id = {id} AND o.last_seq > {after} AND o.last_seq <= {to})")
+        })
         .collect();
     if ranges.is_empty() {
         return Ok(0);
     }
-    let rows = query(&store.sql().vacuum_segments).bind(json(&ranges)).fetch_all(&mut *conn).await?;
+    let read = store.sql().vacuum_segments.replace("{ranges}", &ranges.join(" OR "));
+    let rows = sqlx::raw_sql(AssertSqlSafe(read)).fetch_all(&mut *conn).await?;
     let mut ids: Vec<i64> = Vec::new();
     for row in &rows {
         ids.extend(serde_json::from_str::<Vec<i64>>(row.try_get("ids")?)?);
@@ -180,16 +177,16 @@ async fn remove_ticks(
     first: i64,
     most: u32,
 ) -> Result<(u64, Option<i64>)> {
-    let newest = query(&store.sql().newest_tick).fetch_one(&mut *conn).await?;
-    let statement =
-        query(&store.sql().vacuum_ticks).bind(first).bind(newest.try_get::<i64, _>(0)?).bind(most);
-    let ticks = statement.fetch_all(&mut *conn).await?;
-    let ticks = ticks.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
-    let (Some(first), Some(last)) = (ticks.first().copied(), ticks.last().copied()) else {
+    let ends = query(&store.sql().vacuum_ticks).bind(first).fetch_one(&mut *conn).await?;
+    let (oldest, newest): (Option<i64>, Option<i64>) = (ends.try_get("oldest")?, ends.try_get("newest")?);
+    let (Some(oldest), Some(newest)) = (oldest, newest) else { return Ok((0, None)) };
+    let end = newest.min(oldest + i64::from(most));
+    if oldest >= end {
         return Ok((0, None));
-    };
-    query(&store.sql().vacuum_gone_ticks).bind(first).bind(last).execute(conn).await?;
-    Ok((u64::try_from(ticks.len()).unwrap_or_default(), Some(last)))
+    }
+    let ticks: Vec<_> = (oldest..end).collect();
+    let removed = query(&store.sql().vacuum_gone_ticks).bind(array(&ticks)).execute(conn).await?;
+    Ok((removed.rows_affected(), Some(end - 1)))
 }
 
 /// Partition and place of links or segments.

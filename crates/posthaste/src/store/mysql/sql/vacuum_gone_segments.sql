@@ -1,6 +1,6 @@
--- Removes segments that are locked.
+-- Removes segments.
 -- ? an array of [partition, last_seq]
--- Writes: outgoing. Index: its primary key, a probe for each segment.
+-- Writes: outgoing. Locks: these segments. Index: its primary key, a probe for each segment.
 DELETE o
 FROM JSON_TABLE(?, '$[*]' COLUMNS (partition_id INT PATH '$[0]', last_seq BIGINT PATH '$[1]')) x
 STRAIGHT_JOIN {outgoing} o ON o.partition_id = x.partition_id AND o.last_seq = x.last_seq

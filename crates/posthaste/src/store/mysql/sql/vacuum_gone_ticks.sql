@@ -1,4 +1,4 @@
--- Removes ticks that are locked.
--- ? the first, ? the last
--- Writes: tick. Index: its primary key.
-DELETE FROM {tick} WHERE id >= ? AND id <= ?
+-- Removes ticks.
+-- ? an array of ids
+-- Writes: tick. Locks: these links. Index: its primary key, a probe for each.
+DELETE t FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) x STRAIGHT_JOIN {tick} t ON t.id = x.id

@@ -1,4 +1,4 @@
--- Locks old ticks, oldest first, or fails at once if somebody builds on one. The newest stays.
--- ? the first, ? the newest, ? how many
--- Locks: these links. Index: tick by its primary key.
-SELECT t.id FROM {tick} t WHERE t.id >= ? AND t.id < ? ORDER BY t.id LIMIT ? FOR UPDATE NOWAIT
+-- The oldest and the newest tick.
+-- Reads: tick by its primary key, at either end.
+SELECT (SELECT t.id FROM {tick} t WHERE t.id >= ? ORDER BY t.id LIMIT 1) AS oldest,
+       (SELECT t.id FROM {tick} t ORDER BY t.id DESC LIMIT 1) AS newest
