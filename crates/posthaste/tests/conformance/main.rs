@@ -1,8 +1,19 @@
-//! What holds on every database, stamped for each of them; and, in `postgres`, the pipeline on PostgreSQL.
+//! What holds on every database, stamped for each of them; and, in `postgres`, what only PostgreSQL has.
 //! `cargo xtask test` starts the servers.
+//!
+//! A case is in the file of what it is about, and is generic over the `Server`. `fresh` gives it a database of its own, `stage`
+//! handlers that remember and ways to wait, `dialect` the words that databases do not share, `cases` the stamp.
 
 #![expect(clippy::unwrap_used, reason = "in a test, a panic is a failure")]
 
+mod cases;
+mod dialect;
+mod effects;
 mod fresh;
 mod ground;
+mod modes;
 mod postgres;
+mod proxy;
+mod stage;
+
+mod delivery;

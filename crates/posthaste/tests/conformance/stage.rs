@@ -12,13 +12,19 @@ use posthaste::{
     Batch, HandlerResult, LeasedHandler, Outbox, OutboxBuilder, OutboxMessage, OutboxProfile,
     TransactionalHandler, TransactionalMessageHandler, WorkerTuning,
 };
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::{Pool, Transaction};
 use tokio::{sync::watch, time::Instant};
 
-use super::modes::{make_effects, write_effects};
-use crate::fresh::{Fresh, servers};
+use crate::{
+    dialect::{Dialect, Tested},
+    fresh::{Fresh, Ground, Server},
+    modes::make_effects,
+};
 
-pub type Db = Fresh<servers::Postgres>;
+/// The newest links of all cursors, as a table.
+pub const NEWEST_LINKS: &str = "(SELECT c.* FROM posthaste_cursor c JOIN (
+         SELECT reader, partition_id, max(epoch) AS epoch FROM posthaste_cursor GROUP BY reader, partition_id
+     ) newest ON newest.reader = c.reader AND newest.partition_id = c.partition_id AND newest.epoch = c.epoch)";
 
 pub const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -30,24 +36,25 @@ pub const fn millis(n: u64) -> Duration {
 
 /// A fresh database with a table for the ground truth: what was committed, by whom, in which order; and one for what
 /// transactional handlers write.
-pub async fn fresh() -> Db {
-    // Shown for tests that fail.
-    tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init().ok();
-    let db = Db::create().await;
-    sqlx::raw_sql("CREATE TABLE ledger (id BIGINT PRIMARY KEY, producer INT NOT NULL, n INT NOT NULL)")
-        .execute(&db.pool)
-        .await
-        .expect("a ledger");
+pub async fn fresh<S: Ground>() -> Fresh<S> {
+    show_logs();
+    let db = Fresh::create().await;
+    run(&db.pool, "CREATE TABLE ledger (id BIGINT PRIMARY KEY, producer INT NOT NULL, n INT NOT NULL)").await;
     make_effects(&db.pool).await;
     db
 }
 
+/// For tests that fail.
+pub fn show_logs() {
+    tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init().ok();
+}
+
 /// A builder that is quick to retry, so that tests are quick too.
-pub fn builder(db: &Db) -> OutboxBuilder<Postgres> {
+pub fn builder<S: Server>(db: &Fresh<S>) -> OutboxBuilder<S::Db> {
     builder_on(db.pool.clone())
 }
 
-pub fn builder_on(pool: PgPool) -> OutboxBuilder<Postgres> {
+pub fn builder_on<DB: Tested>(pool: Pool<DB>) -> OutboxBuilder<DB> {
     Outbox::builder(pool).profile(OutboxProfile::low_latency()).grace(secs(5))
 }
 
@@ -209,15 +216,15 @@ impl<F: Script> LeasedHandler for Scripted<F> {
     }
 }
 
-impl<F: Script> TransactionalMessageHandler<Postgres> for Scripted<F> {
-    async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
-        self.transact(conn, std::slice::from_ref(msg)).await
+impl<DB: Tested, F: Script> TransactionalMessageHandler<DB> for Scripted<F> {
+    async fn handle(&self, conn: &mut DB::Connection, msg: &OutboxMessage) -> HandlerResult {
+        self.transact::<DB>(conn, std::slice::from_ref(msg)).await
     }
 }
 
-impl<F: Script> TransactionalHandler<Postgres> for Scripted<F> {
-    async fn handle(&self, conn: &mut PgConnection, msgs: &[OutboxMessage]) -> HandlerResult {
-        self.transact(conn, msgs).await
+impl<DB: Tested, F: Script> TransactionalHandler<DB> for Scripted<F> {
+    async fn handle(&self, conn: &mut DB::Connection, msgs: &[OutboxMessage]) -> HandlerResult {
+        self.transact::<DB>(conn, msgs).await
     }
 }
 
@@ -228,10 +235,14 @@ impl<F: Script> Scripted<F> {
     }
 
     /// Writes the effects of all messages; then the first of them that is not acked decides for the call.
-    async fn transact(&self, conn: &mut PgConnection, messages: &[OutboxMessage]) -> HandlerResult {
+    async fn transact<DB: Dialect>(
+        &self,
+        conn: &mut DB::Connection,
+        messages: &[OutboxMessage],
+    ) -> HandlerResult {
         let call = self.memory.call();
         self.memory.give(messages);
-        if let Err(error) = write_effects(messages).persistent(self.prepares).execute(conn).await {
+        if let Err(error) = DB::write_effects(conn, messages, self.prepares).await {
             return HandlerResult::Retry { reason: error.to_string() };
         }
         for message in messages {
@@ -252,90 +263,167 @@ impl<F: Script> Scripted<F> {
     }
 }
 
-pub async fn count(pool: &PgPool, sql: &'static str) -> i64 {
-    sqlx::query_scalar(sql).fetch_one(pool).await.expect("a count")
+/// The number that a query finds.
+pub async fn count<DB: Dialect>(pool: &Pool<DB>, sql: &str) -> i64 {
+    let mut conn = pool.acquire().await.expect("a connection");
+    DB::number(&mut conn, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+/// The first column of what a query finds.
+pub async fn numbers<DB: Dialect>(pool: &Pool<DB>, sql: &str) -> Vec<i64> {
+    let mut conn = pool.acquire().await.expect("a connection");
+    DB::numbers(&mut conn, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"))
+}
+
+/// The same of texts, NULLs left out.
+pub async fn texts<DB: Dialect>(pool: &Pool<DB>, sql: &str) -> Vec<String> {
+    let mut conn = pool.acquire().await.expect("a connection");
+    let found = DB::texts(&mut conn, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    found.into_iter().flatten().collect()
+}
+
+/// Runs statements.
+pub async fn run<DB: Dialect>(pool: &Pool<DB>, sql: &str) {
+    let mut conn = pool.acquire().await.expect("a connection");
+    DB::run(&mut conn, sql).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+}
+
+/// Begins a transaction that will write.
+pub async fn begin<DB: Dialect>(pool: &Pool<DB>) -> Transaction<'static, DB> {
+    DB::begin(pool).await.expect("a transaction")
+}
+
+/// Enqueues so many messages to each partition of all queues, as any client may.
+pub async fn insert_by_hand<DB: Dialect>(pool: &Pool<DB>, each: u32, payload: &str) {
+    let mut tx = begin(pool).await;
+    DB::insert_by_hand(&mut tx, each, payload).await.expect("they are written");
+    tx.commit().await.expect("it commits");
 }
 
 /// How far the partitions of all queues are settled, by the newest links.
-pub async fn settled(pool: &PgPool) -> i64 {
-    count(
-        pool,
-        "SELECT coalesce(sum(processed_seq), 0)::bigint FROM (
-             SELECT DISTINCT ON (partition_id) processed_seq FROM posthaste_cursor ORDER BY partition_id, epoch DESC) t",
-    )
-    .await
+pub async fn settled<DB: Dialect>(pool: &Pool<DB>) -> i64 {
+    count(pool, &format!("SELECT coalesce(sum(processed_seq), 0) FROM {NEWEST_LINKS} AS links")).await
 }
 
 /// What the database holds must make sense, whatever was done to it: both chains without a gap, seqs without a gap, each
 /// message in one segment, no cursor beyond its head and none that went back. Of what is settled, nothing need be left but
 /// the newest links and segments: vacuum may have removed the rest.
-pub async fn assert_consistent(pool: &PgPool) {
+pub async fn assert_consistent<DB: Dialect>(pool: &Pool<DB>) {
+    let (segments, places) = (DB::SEGMENTS, DB::PLACES);
     for (what, sql) in [
         (
             "the tick chain has gaps",
-            "SELECT count(*) FROM (SELECT id - lag(id) OVER (ORDER BY id) AS step FROM posthaste_tick) t WHERE step <> 1",
+            "SELECT count(*) FROM (SELECT id - lag(id) OVER (ORDER BY id) AS step FROM posthaste_tick) t WHERE step <> 1"
+                .to_owned(),
         ),
         (
             "a cursor chain has gaps",
             "SELECT count(*) FROM (SELECT epoch - lag(epoch) OVER (PARTITION BY partition_id ORDER BY epoch) AS step
-             FROM posthaste_cursor) t WHERE step <> 1",
+             FROM posthaste_cursor) t WHERE step <> 1"
+                .to_owned(),
         ),
         (
             "a cursor went back",
             "SELECT count(*) FROM (SELECT processed_seq - lag(processed_seq) OVER (PARTITION BY partition_id ORDER BY epoch)
-             AS step FROM posthaste_cursor) t WHERE step < 0",
+             AS step FROM posthaste_cursor) t WHERE step < 0"
+                .to_owned(),
         ),
         (
             "seqs have gaps",
-            "SELECT count(*) FROM (SELECT last_seq - cardinality(ids) - lag(last_seq) OVER
-             (PARTITION BY partition_id ORDER BY last_seq) AS gap FROM posthaste_outgoing) t WHERE gap <> 0",
+            format!(
+                "SELECT count(*) FROM (SELECT first_seq - 1 - lag(last_seq) OVER (PARTITION BY partition_id ORDER BY last_seq)
+                 AS gap FROM {segments} AS s) t WHERE gap <> 0"
+            ),
+        ),
+        (
+            "a segment has more or fewer messages than seqs",
+            format!("SELECT count(*) FROM {segments} AS s WHERE size <> last_seq - first_seq + 1"),
         ),
         (
             "what is not settled is not all in segments",
-            "SELECT count(*) FROM (SELECT partition_id, min(last_seq - cardinality(ids)) AS before FROM posthaste_outgoing
-             GROUP BY partition_id) o WHERE before > coalesce((SELECT processed_seq FROM posthaste_cursor c
-             WHERE c.partition_id = o.partition_id ORDER BY epoch DESC LIMIT 1), 0)",
+            format!(
+                "SELECT count(*) FROM (SELECT partition_id, min(first_seq) - 1 AS settled FROM {segments} AS s
+                 GROUP BY partition_id) o WHERE settled > coalesce((SELECT processed_seq FROM posthaste_cursor c
+                 WHERE c.partition_id = o.partition_id ORDER BY epoch DESC LIMIT 1), 0)"
+            ),
         ),
         (
             "a message is in two segments",
-            "SELECT count(*) FROM (SELECT id FROM posthaste_outgoing, unnest(ids) AS id GROUP BY id HAVING count(*) > 1) t",
+            format!(
+                "SELECT count(*) FROM (SELECT id FROM {places} AS p GROUP BY id HAVING count(*) > 1) t"
+            ),
         ),
         (
             "a segment is larger than 256",
-            "SELECT count(*) FROM posthaste_outgoing WHERE cardinality(ids) NOT BETWEEN 1 AND 256",
+            format!("SELECT count(*) FROM {segments} AS s WHERE size NOT BETWEEN 1 AND 256"),
         ),
         (
             "a segment has a message that is not there",
-            "SELECT count(*) FROM posthaste_outgoing o CROSS JOIN unnest(o.ids) WITH ORDINALITY AS u (id, n)
-             LEFT JOIN posthaste_incoming i USING (id) WHERE i.partition_id <> o.partition_id
-             OR (i.partition_id IS NULL AND o.last_seq - cardinality(o.ids) + u.n > coalesce(
-                 (SELECT processed_seq FROM posthaste_cursor c WHERE c.partition_id = o.partition_id
-                  ORDER BY epoch DESC LIMIT 1), 0))",
+            format!(
+                "SELECT count(*) FROM {places} AS p LEFT JOIN posthaste_incoming i ON i.id = p.id
+                 WHERE i.partition_id <> p.partition_id OR (i.partition_id IS NULL AND p.seq > coalesce(
+                     (SELECT processed_seq FROM posthaste_cursor c WHERE c.partition_id = p.partition_id
+                      ORDER BY epoch DESC LIMIT 1), 0))"
+            ),
         ),
         (
             "a cursor is beyond its head",
             "SELECT count(*) FROM posthaste_cursor c WHERE processed_seq > coalesce(
-             (SELECT max(last_seq) FROM posthaste_outgoing o WHERE o.partition_id = c.partition_id), 0)",
+             (SELECT max(last_seq) FROM posthaste_outgoing o WHERE o.partition_id = c.partition_id), 0)"
+                .to_owned(),
         ),
     ] {
-        assert_eq!(count(pool, sql).await, 0, "{what}");
+        assert_eq!(count(pool, &sql).await, 0, "{what}");
     }
 }
 
 /// Keeps a copy of each link that a cursor chain gets from now on, in the table `links`: vacuum removes the old ones.
-pub async fn remember_links(db: &Db) {
+pub async fn remember_links<S: Server>(db: &Fresh<S>) {
     posthaste::migrate(&db.pool).await.expect("the tables");
-    let remember = "CREATE TABLE links (LIKE posthaste_cursor);
-        CREATE FUNCTION remember_link() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            INSERT INTO links SELECT NEW.*;
-            RETURN NULL;
-        END $$;
-        CREATE TRIGGER remember AFTER INSERT ON posthaste_cursor FOR EACH ROW EXECUTE FUNCTION remember_link()";
-    sqlx::raw_sql(remember).execute(&db.pool).await.expect("a trigger");
+    run(
+        &db.pool,
+        "CREATE TABLE links (partition_id INT, epoch BIGINT, processed_seq BIGINT, attempts INT, last_error TEXT)",
+    )
+    .await;
+    let remember = "INSERT INTO links VALUES (NEW.partition_id, NEW.epoch, NEW.processed_seq, NEW.attempts, NEW.last_error)";
+    run(&db.pool, &S::Db::after_insert("remember_link", "posthaste_cursor", remember)).await;
 }
 
 /// Makes the tables and registers queue `q`, as a process does that starts and stops.
-pub async fn register(db: &Db, partitions: posthaste::Partitions) {
+pub async fn register<S: Server>(db: &Fresh<S>, partitions: posthaste::Partitions) {
     let handler = Memory::new().handler();
     builder(db).queue("q", partitions).leased(handler).start().await.expect("it starts").stop().await;
 }
+
+/// Appends what a worker leaves that dies with its lease, to the chain of the only partition: it was at its `attempts`th try,
+/// and the lease of 30 s ends so many milliseconds from now.
+pub async fn leave_lease<DB: Dialect>(pool: &Pool<DB>, attempts: u32, ends_in: i64) {
+    let sql = format!(
+        "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
+         SELECT reader, partition_id, epoch + 1, processed_seq, {attempts}, {}, {}, 30000
+         FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1",
+        DB::SOMEBODY,
+        DB::moment(ends_in)
+    );
+    run(pool, &sql).await;
+}
+
+/// Another worker takes the only partition over, as it would after the lease's end, and settles its first message; and
+/// vacuum trims the chain, so that the number of a late settlement's link is free again.
+pub async fn take_over<DB: Dialect>(pool: &Pool<DB>) {
+    run(
+        pool,
+        "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts)
+         SELECT reader, partition_id, epoch + n, 1, 0 FROM (SELECT * FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1) c
+         CROSS JOIN (SELECT 1 AS n UNION ALL SELECT 2 UNION ALL SELECT 3) ns",
+    )
+    .await;
+    run(pool, TRIM_CURSORS).await;
+}
+
+/// Removes all links but the newest of each cursor.
+pub const TRIM_CURSORS: &str = "DELETE FROM posthaste_cursor WHERE (partition_id, epoch) NOT IN (
+         SELECT partition_id, epoch FROM (
+             SELECT partition_id, max(epoch) AS epoch FROM posthaste_cursor GROUP BY partition_id) newest)";
+/// Removes all ticks but the newest.
+pub const TRIM_TICKS: &str = "DELETE FROM posthaste_tick WHERE id < (SELECT id FROM (SELECT max(id) AS id FROM posthaste_tick) newest)";

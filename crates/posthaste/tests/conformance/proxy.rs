@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use sqlx::{PgPool, postgres::PgConnectOptions};
+use sqlx::Pool;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{
@@ -18,6 +18,8 @@ use tokio::{
     sync::Notify,
     task::JoinHandle,
 };
+
+use crate::dialect::{Dialect, Wire};
 
 /// What happens to the connection that says COMMIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +34,7 @@ pub enum Cut {
 
 /// What both directions of all connections know.
 struct Shared {
+    wire: Wire,
     cut: Cut,
     /// Every so many commits one is cut; it counts down.
     left: AtomicI64,
@@ -48,12 +51,12 @@ pub struct Proxy {
 
 impl Proxy {
     /// Stands between a pool's server and whoever connects, and cuts every `every`th commit once it is armed.
-    pub async fn before(pool: &PgPool, cut: Cut, every: i64) -> Self {
-        let options = pool.connect_options();
-        let server = (options.get_host().to_owned(), options.get_port());
+    pub async fn before<DB: Dialect>(pool: &Pool<DB>, cut: Cut, every: i64) -> Self {
+        let server = DB::server(&pool.connect_options());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let shared = Arc::new(Shared {
+            wire: DB::WIRE,
             cut,
             left: AtomicI64::new(0),
             every,
@@ -70,10 +73,10 @@ impl Proxy {
         Self { shared, address, listening }
     }
 
-    /// How to connect through it.
-    pub fn options(&self, pool: &PgPool) -> PgConnectOptions {
+    /// A pool that connects through it.
+    pub async fn pool<DB: Dialect>(&self, pool: &Pool<DB>) -> Pool<DB> {
         let options = (*pool.connect_options()).clone();
-        options.host("127.0.0.1").port(self.address.port()).ssl_mode(sqlx::postgres::PgSslMode::Disable)
+        Pool::connect_with(DB::by_way_of(options, self.address.port())).await.expect("it answers")
     }
 
     pub fn arm(&self) {
@@ -109,25 +112,23 @@ async fn forward(client: TcpStream, server: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// Messages of the client, which are whole: a kind, a length, a body. Only the first has no kind.
 async fn requests(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     shared: &Shared,
     is_cut: &Notify,
 ) -> std::io::Result<()> {
-    let first = message(&mut from).await?;
-    to.write_all(&first).await?;
+    let mut is_first = true;
     loop {
-        let kind = from.read_u8().await?;
-        let body = message(&mut from).await?;
-        // A simple query, or Sync.
-        if matches!(kind, b'Q' | b'S') {
-            shared.round_trips.fetch_add(1, Ordering::SeqCst);
-        }
-        // Simple queries and Parse; `COMMIT` alone, as a library sends it.
-        let says_commit = matches!(kind, b'Q' | b'P') && body.windows(7).any(|text| text == b"COMMIT\0");
-        if says_commit && shared.cut != Cut::Never && shared.left.fetch_sub(1, Ordering::SeqCst) == 1 {
+        let request = match shared.wire {
+            Wire::Postgres => postgres_request(&mut from, is_first).await?,
+            Wire::Mysql => mysql_request(&mut from).await?,
+            Wire::None => unreachable!("a file has no requests"),
+        };
+        is_first = false;
+        shared.round_trips.fetch_add(usize::from(request.wants_answer), Ordering::SeqCst);
+        let may_cut = request.says_commit && shared.cut != Cut::Never;
+        if may_cut && shared.left.fetch_sub(1, Ordering::SeqCst) == 1 {
             shared.left.store(shared.every, Ordering::SeqCst);
             shared.cuts.fetch_add(1, Ordering::SeqCst);
             if shared.cut == Cut::BeforeCommit {
@@ -135,9 +136,46 @@ async fn requests(
             }
             is_cut.notify_one();
         }
-        to.write_all(&[kind]).await?;
-        to.write_all(&body).await?;
+        to.write_all(&request.bytes).await?;
     }
+}
+
+/// A message of a client, which is whole.
+struct Request {
+    bytes: Vec<u8>,
+    /// The client now waits for the server.
+    wants_answer: bool,
+    /// `COMMIT` alone, as a library sends it.
+    says_commit: bool,
+}
+
+/// A kind, a length, a body. Only the first has no kind.
+async fn postgres_request(from: &mut OwnedReadHalf, is_first: bool) -> std::io::Result<Request> {
+    let mut bytes = Vec::new();
+    if !is_first {
+        bytes.push(from.read_u8().await?);
+    }
+    let length = from.read_u32().await?;
+    bytes.extend(length.to_be_bytes());
+    let body = bytes.len();
+    bytes.resize(body + usize::try_from(length).unwrap() - 4, 0);
+    from.read_exact(&mut bytes[body..]).await?;
+    let kind = if is_first { 0 } else { bytes[0] };
+    // A simple query, or Sync.
+    let wants_answer = matches!(kind, b'Q' | b'S');
+    // Simple queries and Parse.
+    let says_commit = matches!(kind, b'Q' | b'P') && bytes.windows(7).any(|text| text == b"COMMIT\0");
+    Ok(Request { bytes, wants_answer, says_commit })
+}
+
+/// Three bytes of length, a number, a body: the first of a command has number 0, and begins with what is to be done.
+async fn mysql_request(from: &mut OwnedReadHalf) -> std::io::Result<Request> {
+    let length = from.read_u32_le().await?;
+    let mut bytes = length.to_le_bytes().to_vec();
+    let number = bytes[3];
+    bytes.resize(4 + usize::try_from(length & 0x00ff_ffff).unwrap(), 0);
+    from.read_exact(&mut bytes[4..]).await?;
+    Ok(Request { wants_answer: number == 0, says_commit: number == 0 && &bytes[4..] == b"\x03COMMIT", bytes })
 }
 
 /// Bytes of the server; once the connection is to be cut, its answer is awaited and goes nowhere.
@@ -155,13 +193,4 @@ async fn answers(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_cut: &Notif
             }
         }
     }
-}
-
-/// A length and a body, as they are.
-async fn message(from: &mut OwnedReadHalf) -> std::io::Result<Vec<u8>> {
-    let length = from.read_u32().await?;
-    let mut bytes = length.to_be_bytes().to_vec();
-    bytes.resize(usize::try_from(length).unwrap(), 0);
-    from.read_exact(&mut bytes[4..]).await?;
-    Ok(bytes)
 }
