@@ -6,6 +6,6 @@
 -- Index: partition and cursor by their primary keys.
 INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)
 SELECT c.reader, c.partition_id, c.epoch + 1, c.processed_seq, ?, ?, {now} + ? * 1000, ?, c.last_error
-FROM {partition} p STRAIGHT_JOIN {cursor} c ON c.reader = ? AND c.partition_id = p.id AND c.epoch = ?
+FROM {partition} p STRAIGHT_JOIN {cursor} c FORCE INDEX (PRIMARY) ON c.reader = ? AND c.partition_id = p.id AND c.epoch = ?
 WHERE p.id = ?
 FOR UPDATE SKIP LOCKED

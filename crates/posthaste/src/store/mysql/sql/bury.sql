@@ -6,4 +6,4 @@ INSERT INTO {dead_letter} (id, partition_id, seq, queue, `partition`, payload_ty
 SELECT i.id, ?, d.seq, ?, ?, i.payload_type, i.`key`, i.headers, i.payload, i.created_at, d.attempts, d.reason, {now}
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$[0]', seq BIGINT PATH '$[1]', reason TEXT CHARACTER SET utf8mb4 PATH '$[2]',
                                    attempts INT PATH '$[3]')) d
-STRAIGHT_JOIN {incoming} i ON i.id = d.id
+STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = d.id

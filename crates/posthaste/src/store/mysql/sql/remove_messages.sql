@@ -3,4 +3,4 @@
 -- ? an array of ids
 -- Writes: incoming. Locks: these rows alone. A DELETE with IN would scan, and wait for open producers.
 -- Index: incoming by its primary key, a probe for each id.
-DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) x STRAIGHT_JOIN {incoming} i ON i.id = x.id
+DELETE i FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) x STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = x.id

@@ -10,6 +10,6 @@ SELECT x.id, c.epoch, c.processed_seq,
         ORDER BY o.last_seq LIMIT 1) AS first_seq
 FROM JSON_TABLE(?, '$[*]' COLUMNS (id INT PATH '$[0]', seen_epoch BIGINT PATH '$[1]', first_epoch BIGINT PATH '$[2]',
                                    after_seq BIGINT PATH '$[3]')) x
-STRAIGHT_JOIN {cursor} c ON c.reader = ? AND c.partition_id = x.id AND c.epoch = (
+STRAIGHT_JOIN {cursor} c FORCE INDEX (PRIMARY) ON c.reader = ? AND c.partition_id = x.id AND c.epoch = (
     SELECT n.epoch FROM {cursor} n WHERE n.reader = ? AND n.partition_id = x.id ORDER BY n.epoch DESC LIMIT 1)
 WHERE c.epoch <> x.seen_epoch

@@ -4,4 +4,4 @@
 -- Differs from the PostgreSQL version in that a DELETE cannot be told not to wait; but nobody builds on what is not newest.
 DELETE c
 FROM JSON_TABLE(?, '$[*]' COLUMNS (partition_id INT PATH '$[0]', epoch BIGINT PATH '$[1]')) x
-STRAIGHT_JOIN {cursor} c ON c.reader = ? AND c.partition_id = x.partition_id AND c.epoch = x.epoch
+STRAIGHT_JOIN {cursor} c FORCE INDEX (PRIMARY) ON c.reader = ? AND c.partition_id = x.partition_id AND c.epoch = x.epoch
