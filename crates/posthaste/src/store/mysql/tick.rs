@@ -16,7 +16,7 @@ use crate::{
 /// How long a tick may take.
 const TICK_LIMIT: Duration = Duration::from_secs(120);
 /// The most messages that one tick takes, whatever the tuning says: the ids travel as one text.
-const MOST: u32 = 20_000;
+const MOST: u32 = 50_000;
 /// A lock that is not waited for is taken; MariaDB calls it a wait that took too long.
 const LOCKED: [u16; 2] = [3572, 1205];
 
