@@ -16,4 +16,17 @@ mod postgres;
 mod proxy;
 mod stage;
 
+mod batches;
+mod bounds;
+mod crashes;
+mod dead_letters;
 mod delivery;
+mod enqueueing;
+mod order;
+mod processes;
+mod restarts;
+mod retries;
+mod stopping;
+mod upkeep;
+mod vacuum;
+mod wake;

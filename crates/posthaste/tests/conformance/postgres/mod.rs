@@ -1,6 +1,10 @@
 //! What only PostgreSQL has: poolers, dumps, deferred constraints, sessions with settings, statistics of statements.
 
+mod bounds;
+mod chains;
 mod delivery;
+mod upkeep;
+mod vacuum;
 
 use sqlx::PgPool;
 
