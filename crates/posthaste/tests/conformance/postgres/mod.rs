@@ -2,7 +2,15 @@
 
 mod bounds;
 mod chains;
+mod cost;
 mod delivery;
+mod exactly_once;
+mod pooler;
+mod schema;
+mod transactional_constraints;
+mod transactional_cost;
+mod transactional_sessions;
+mod transactional_traps;
 mod upkeep;
 mod vacuum;
 
