@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use posthaste::{EnqueueMessage, Outbox, OutboxProfile, Partitions};
-
 use tokio::time::Instant;
 
 use crate::{

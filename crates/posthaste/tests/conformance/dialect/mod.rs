@@ -63,9 +63,7 @@ pub trait Dialect: sqlx::Database {
     const WIRE: Wire;
     /// A statement that fails makes the transaction unusable, up to the savepoint before it.
     const AN_ERROR_ABORTS: bool;
-    /// The column of a message's key.
-    const KEY: &'static str;
-    /// The first four bytes of the MD5 of that column, as a number.
+    /// The first four bytes of the MD5 of a message's key, as a number.
     const KEY_AS_NUMBER: &'static str;
     /// An owner of a lease who does not exist.
     const SOMEBODY: &'static str;

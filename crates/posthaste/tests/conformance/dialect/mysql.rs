@@ -51,7 +51,6 @@ async fn kill(pool: &MySqlPool, ids: Vec<u64>, waits: bool) -> Result<i64> {
 impl Dialect for MySql {
     const WIRE: Wire = Wire::Mysql;
     const AN_ERROR_ABORTS: bool = false;
-    const KEY: &str = "`key`";
     const KEY_AS_NUMBER: &str = "conv(left(md5(`key`), 8), 16, 10)";
     const SOMEBODY: &str = "x'00112233445566778899aabbccddeeff'";
     const SEGMENTS: &str =

@@ -15,7 +15,6 @@ async fn ask(pool: &PgPool, sql: &str) -> Result<i64> {
 impl Dialect for Postgres {
     const WIRE: Wire = Wire::Postgres;
     const AN_ERROR_ABORTS: bool = true;
-    const KEY: &str = "key";
     const KEY_AS_NUMBER: &str = "('x' || left(md5(key), 8))::bit(32)::bigint";
     const SOMEBODY: &str = "gen_random_uuid()";
     const SEGMENTS: &str = "(SELECT partition_id, last_seq - cardinality(ids) + 1 AS first_seq, last_seq, cardinality(ids) AS size

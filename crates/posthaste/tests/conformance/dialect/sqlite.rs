@@ -11,7 +11,6 @@ const NO_SESSIONS: &str = "SQLite has no server and no sessions";
 impl Dialect for Sqlite {
     const WIRE: Wire = Wire::None;
     const AN_ERROR_ABORTS: bool = false;
-    const KEY: &str = "key";
     /// It has no such function.
     const KEY_AS_NUMBER: &str = "NULL";
     const SOMEBODY: &str = "x'00112233445566778899aabbccddeeff'";

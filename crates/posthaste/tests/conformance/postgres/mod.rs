@@ -1,6 +1,18 @@
 //! What only PostgreSQL has: poolers, dumps, deferred constraints, sessions with settings, statistics of statements.
 
+mod bounds;
+mod chains;
+mod cost;
 mod delivery;
+mod exactly_once;
+mod pooler;
+mod schema;
+mod transactional_constraints;
+mod transactional_cost;
+mod transactional_sessions;
+mod transactional_traps;
+mod upkeep;
+mod vacuum;
 
 use sqlx::PgPool;
 

@@ -5,18 +5,25 @@ use std::collections::HashMap;
 use posthaste::{EnqueueMessage, Partitions};
 use tokio::time::Instant;
 
-use super::{
-    modes::{InMode, Mode, in_modes, write_effects},
-    stage::{Memory, assert_consistent, builder, fresh, millis, secs},
+use crate::{
+    cases::cases,
+    dialect::Tested,
+    fresh::Server,
+    modes::{InMode, Mode},
+    stage::{
+        Memory, Step, assert_consistent, begin, builder, fresh, millis, numbers, quick_retries, secs,
+        settled, within,
+    },
 };
 
-in_modes! {
+cases! {
     [leased, transactional, batch]:
         g5_sixteen_producers_mixing_long_and_short_transactions_across_four_partitions,
         g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_behind_what_is_settled;
     // A batch handler cannot reject one message of several.
     [leased, transactional]:
         g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message;
+
 }
 
 /// One transaction of a producer.
@@ -27,12 +34,14 @@ struct Transaction {
     messages: Vec<(u32, i64)>,
 }
 
-async fn g5_sixteen_producers_mixing_long_and_short_transactions_across_four_partitions(mode: Mode) {
-    let db = fresh().await;
+async fn g5_sixteen_producers_mixing_long_and_short_transactions_across_four_partitions<S: Server>(
+    mode: Mode,
+) {
+    let db = fresh::<S>().await;
     let memory = Memory::new();
     let handle =
         builder(&db).queue("q", Partitions::of(4)).handled(mode, memory.handler()).start().await.unwrap();
-    let pool = sqlx::postgres::PgPoolOptions::new()
+    let pool = sqlx::pool::PoolOptions::new()
         .max_connections(20)
         .connect_with((*db.pool.connect_options()).clone())
         .await
@@ -47,7 +56,7 @@ async fn g5_sixteen_producers_mixing_long_and_short_transactions_across_four_par
                 while start.elapsed() < secs(5) {
                     n += 1;
                     let began = Instant::now();
-                    let mut tx = pool.begin().await.unwrap();
+                    let mut tx = begin(&pool).await;
                     let mut messages = Vec::new();
                     for m in 0..1 + n % 4 {
                         let partition = u32::try_from((n + m * producer) % 4).unwrap();
@@ -128,13 +137,14 @@ async fn g5_sixteen_producers_mixing_long_and_short_transactions_across_four_par
     db.remove().await;
 }
 
-async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_behind_what_is_settled(
+async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_behind_what_is_settled<
+    S: Server,
+>(
     mode: Mode,
 ) {
     use posthaste::{
         Batch, HandlerResult, LeasedHandler, OutboxMessage, TransactionalHandler, TransactionalMessageHandler,
     };
-    use sqlx::{PgConnection, Postgres};
     use std::sync::Mutex;
 
     /// Takes and settles more or less of each batch, by its number.
@@ -165,21 +175,21 @@ async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_b
             again()
         }
     }
-    impl TransactionalHandler<Postgres> for Picky {
-        async fn handle(&self, conn: &mut PgConnection, msgs: &[OutboxMessage]) -> HandlerResult {
+    impl<DB: Tested> TransactionalHandler<DB> for Picky {
+        async fn handle(&self, conn: &mut DB::Connection, msgs: &[OutboxMessage]) -> HandlerResult {
             let acked = self.look_at(msgs);
-            write_effects(msgs).execute(conn).await.unwrap();
+            DB::write_effects(conn, msgs, true).await.unwrap();
             if acked == msgs.len() { HandlerResult::Success } else { again() }
         }
     }
-    impl TransactionalMessageHandler<Postgres> for Picky {
-        async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
-            TransactionalHandler::handle(self, conn, std::slice::from_ref(msg)).await
+    impl<DB: Tested> TransactionalMessageHandler<DB> for Picky {
+        async fn handle(&self, conn: &mut DB::Connection, msg: &OutboxMessage) -> HandlerResult {
+            <Self as TransactionalHandler<DB>>::handle(self, conn, std::slice::from_ref(msg)).await
         }
     }
-    let db = fresh().await;
+    let db = fresh::<S>().await;
     let calls = std::sync::Arc::new(Mutex::new(Vec::new()));
-    let tuning = super::stage::quick_retries().batch_size(5).retry_max(millis(10));
+    let tuning = quick_retries().batch_size(5).retry_max(millis(10));
     let handle = builder(&db)
         .processor_tuning(tuning)
         .queue("q", Partitions::of(2))
@@ -189,8 +199,7 @@ async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_b
         .unwrap();
     let messages: Vec<_> = (0..60).map(|n| EnqueueMessage::new("x").partition(n % 2)).collect();
     handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
-    super::stage::within(secs(20), "all are settled", async || super::stage::settled(&db.pool).await == 60)
-        .await;
+    within(secs(20), "all are settled", async || settled(&db.pool).await == 60).await;
     handle.stop().await;
     for partition in 0..2 {
         let mut settled = 0;
@@ -206,14 +215,13 @@ async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_b
 }
 
 /// Whatever handlers do: the cursor only goes forward, and every message is handled or buried before it is passed.
-async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message(mode: Mode) {
-    use super::stage::{Step, quick_retries, settled, within};
+async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message<S: Server>(mode: Mode) {
     use posthaste::HandlerResult;
     use std::{
         collections::HashSet,
         sync::{Arc, Mutex},
     };
-    let db = fresh().await;
+    let db = fresh::<S>().await;
     let (memory, fates) = (Memory::new(), Arc::new(Mutex::new((HashSet::new(), HashSet::new()))));
     let told = Arc::clone(&fates);
     let handler = memory.scripted(move |call, message| {
@@ -242,12 +250,8 @@ async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message(mod
     let ids = handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
     within(secs(30), "all are settled", async || settled(&db.pool).await == 300).await;
     handle.stop().await;
-    let buried: HashSet<i64> = sqlx::query_scalar("SELECT id FROM posthaste_dead_letter")
-        .fetch_all(&db.pool)
-        .await
-        .unwrap()
-        .into_iter()
-        .collect();
+    let buried: HashSet<i64> =
+        numbers(&db.pool, "SELECT id FROM posthaste_dead_letter").await.into_iter().collect();
     assert_consistent(&db.pool).await;
     let (acked, rejected) = fates.lock().unwrap().clone();
     for id in ids {

@@ -1,14 +1,38 @@
 //! Transactional mode: what a handler writes and what becomes of its messages is one thing.
 
-use posthaste::{EnqueueMessage, HandlerResult, Outbox, Partitions};
+use posthaste::{EnqueueMessage, HandlerResult, Outbox, Partitions, Target};
 
-use super::{
+use crate::{
+    cases::cases,
+    dialect::Dialect,
     effects::{
-        Dead, all_settled, assert_exactly_once, dead_letters, each, effects, reject, retry, send, stage_with,
-        whole, write, writes,
+        Dead, Turnstile, all_settled, assert_exactly_once, dead_letters, each, effects, reject, retry, send,
+        stage_with, whole, writes,
     },
-    stage::{Memory, builder, eventually, fresh, quick_retries, register},
+    fresh::Server,
+    stage::{Memory, builder, count, eventually, fresh, quick_retries, register, run},
 };
+
+cases! {
+    []:
+        a_retry_at_any_place_of_a_batch_keeps_what_succeeded_before_it_and_comes_first_next_time,
+        a_batch_handlers_retry_at_any_place_undoes_the_whole_call_and_nothing_else,
+        a_reject_at_any_place_of_a_batch_buries_that_message_without_effect_and_the_others_go_on,
+        several_rejects_in_one_batch_bury_each_with_its_reason,
+        a_batch_handlers_reject_buries_the_whole_call_without_effect,
+        a_sql_error_that_the_handler_swallows_keeps_no_outcome_from_being_recorded,
+        a_sql_error_that_a_batch_handler_swallows_keeps_no_outcome_from_being_recorded,
+        a_sql_error_that_the_handler_returns_is_a_retry_with_its_text,
+        a_deadlock_between_two_partitions_is_a_retry_of_one_and_both_have_their_effect
+            except(sqlite = "one writer at a time is its nature: there are no two to wait for each other"),
+        a_panic_in_the_middle_of_a_batch_undoes_its_message_and_keeps_those_before_it,
+        g2_what_a_handler_enqueues_on_its_connection_is_delivered_if_and_only_if_its_effects_are_kept,
+        a_follow_up_is_not_seen_before_its_transaction_commits
+            except(sqlite = "one writer at a time is its nature: nobody enqueues beside an open transaction");
+}
+
+/// A statement that fails, with this name in the error's text.
+const FAILS: &str = "SELECT * FROM nowhere";
 
 const FIVE: [&str; 5] = ["0", "1", "2", "3", "4"];
 
@@ -23,9 +47,10 @@ fn seqs(memory: &Memory) -> Vec<i64> {
     memory.all().iter().map(|seen| seen.message.seq).collect()
 }
 
-#[tokio::test]
-async fn a_retry_at_any_place_of_a_batch_keeps_what_succeeded_before_it_and_comes_first_next_time() {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn a_retry_at_any_place_of_a_batch_keeps_what_succeeded_before_it_and_comes_first_next_time<
+    S: Server,
+>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handler = writes(&memory, |msg, times| {
         if msg.payload == b"bad" && times < 3 { retry("later") } else { HandlerResult::Success }
     });
@@ -51,9 +76,8 @@ async fn a_retry_at_any_place_of_a_batch_keeps_what_succeeded_before_it_and_come
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_batch_handlers_retry_at_any_place_undoes_the_whole_call_and_nothing_else() {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn a_batch_handlers_retry_at_any_place_undoes_the_whole_call_and_nothing_else<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handler = writes(&memory, |msg, times| {
         if msg.payload == b"bad" && times == 1 { retry("later") } else { HandlerResult::Success }
     });
@@ -77,9 +101,10 @@ async fn a_batch_handlers_retry_at_any_place_undoes_the_whole_call_and_nothing_e
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_reject_at_any_place_of_a_batch_buries_that_message_without_effect_and_the_others_go_on() {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn a_reject_at_any_place_of_a_batch_buries_that_message_without_effect_and_the_others_go_on<
+    S: Server,
+>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handler =
         writes(
             &memory,
@@ -107,9 +132,8 @@ async fn a_reject_at_any_place_of_a_batch_buries_that_message_without_effect_and
     db.remove().await;
 }
 
-#[tokio::test]
-async fn several_rejects_in_one_batch_bury_each_with_its_reason() {
-    let (db, memory) = (stage_with(&["x", "a", "b", "x", "c"]).await, Memory::new());
+async fn several_rejects_in_one_batch_bury_each_with_its_reason<S: Server>() {
+    let (db, memory) = (stage_with::<S>(&["x", "a", "b", "x", "c"]).await, Memory::new());
     let handler = writes(&memory, |msg, _| match &*msg.payload {
         b"x" => HandlerResult::Success,
         other => reject(&String::from_utf8_lossy(other)),
@@ -124,10 +148,9 @@ async fn several_rejects_in_one_batch_bury_each_with_its_reason() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_batch_handlers_reject_buries_the_whole_call_without_effect() {
+async fn a_batch_handlers_reject_buries_the_whole_call_without_effect<S: Server>() {
     for place in 0..5 {
-        let (db, memory) = (stage_with(&five_with(place, "bad")).await, Memory::new());
+        let (db, memory) = (stage_with::<S>(&five_with(place, "bad")).await, Memory::new());
         let handler = writes(&memory, |msg, _| match &*msg.payload {
             b"bad" => reject("one of these"),
             _ => HandlerResult::Success,
@@ -145,20 +168,21 @@ async fn a_batch_handlers_reject_buries_the_whole_call_without_effect() {
     }
 }
 
-#[tokio::test]
-async fn a_sql_error_that_the_handler_swallows_keeps_no_outcome_from_being_recorded() {
+async fn a_sql_error_that_the_handler_swallows_keeps_no_outcome_from_being_recorded<S: Server>() {
     for (outcome, reason) in [
         (HandlerResult::Success, "the handler returned Success, but what it wrote cannot be kept"),
         (retry("my own reason"), "my own reason"),
         (reject("my own reason"), "my own reason"),
     ] {
-        let (db, memory) = (stage_with(&["a", "bad", "b"]).await, Memory::new());
-        let handler = each(&memory, move |conn, msg| {
+        // Where the statement alone is undone, there is nothing to keep Success from being what it says.
+        let is_kept = outcome == HandlerResult::Success && !S::Db::AN_ERROR_ABORTS;
+        let (db, memory) = (stage_with::<S>(&["a", "bad", "b"]).await, Memory::new());
+        let handler = each::<S::Db, _>(&memory, move |conn, msg| {
             let outcome = outcome.clone();
             Box::pin(async move {
-                write(conn, msg).await.unwrap();
+                S::Db::write(conn, msg).await.unwrap();
                 if msg.payload == b"bad" {
-                    sqlx::raw_sql("SELECT 1 / 0").execute(&mut *conn).await.unwrap_err();
+                    S::Db::run(&mut *conn, FAILS).await.unwrap_err();
                     return outcome;
                 }
                 HandlerResult::Success
@@ -168,28 +192,33 @@ async fn a_sql_error_that_the_handler_swallows_keeps_no_outcome_from_being_recor
         let handle = outbox.transactional(handler).max_attempts(2).start().await.unwrap();
         all_settled(&db.pool, 3).await;
         handle.stop().await;
-        assert_eq!(effects(&db.pool).await, [1, 3]);
         let dead = dead_letters(&db.pool).await;
-        assert_eq!(dead.iter().map(|dead| dead.seq).collect::<Vec<_>>(), [2]);
-        assert!(dead[0].reason.contains(reason), "{}", dead[0].reason);
+        if is_kept {
+            assert_eq!((effects(&db.pool).await, dead), (vec![1, 2, 3], vec![]));
+        } else {
+            assert_eq!(effects(&db.pool).await, [1, 3]);
+            assert_eq!(dead.iter().map(|dead| dead.seq).collect::<Vec<_>>(), [2]);
+            assert!(dead[0].reason.contains(reason), "{}", dead[0].reason);
+        }
         db.remove().await;
     }
 }
 
-#[tokio::test]
-async fn a_sql_error_that_a_batch_handler_swallows_keeps_no_outcome_from_being_recorded() {
+async fn a_sql_error_that_a_batch_handler_swallows_keeps_no_outcome_from_being_recorded<S: Server>() {
     for (outcome, reason) in [
         (HandlerResult::Success, "the handler returned Success, but what it wrote cannot be kept"),
         (retry("my own reason"), "my own reason"),
         (reject("my own reason"), "my own reason"),
     ] {
-        let (db, memory) = (stage_with(&["bad"]).await, Memory::new());
-        let handler = whole(&memory, move |conn, msgs| {
+        // Where the statement alone is undone, there is nothing to keep Success from being what it says.
+        let is_kept = outcome == HandlerResult::Success && !S::Db::AN_ERROR_ABORTS;
+        let (db, memory) = (stage_with::<S>(&["bad"]).await, Memory::new());
+        let handler = whole::<S::Db, _>(&memory, move |conn, msgs| {
             let outcome = outcome.clone();
             Box::pin(async move {
-                write(conn, &msgs[0]).await.unwrap();
+                S::Db::write(conn, &msgs[0]).await.unwrap();
                 if msgs[0].payload == b"bad" {
-                    sqlx::raw_sql("SELECT 1 / 0").execute(&mut *conn).await.unwrap_err();
+                    S::Db::run(&mut *conn, FAILS).await.unwrap_err();
                     return outcome;
                 }
                 HandlerResult::Success
@@ -201,23 +230,26 @@ async fn a_sql_error_that_a_batch_handler_swallows_keeps_no_outcome_from_being_r
         send(&handle.outbox(), &db.pool, &["good"]).await;
         all_settled(&db.pool, 2).await;
         handle.stop().await;
-        assert_eq!(effects(&db.pool).await, [2]);
         let dead = dead_letters(&db.pool).await;
-        assert_eq!(dead.len(), 1);
-        assert!(dead[0].reason.contains(reason), "{}", dead[0].reason);
+        if is_kept {
+            assert_eq!((effects(&db.pool).await, dead), (vec![1, 2], vec![]));
+        } else {
+            assert_eq!(effects(&db.pool).await, [2]);
+            assert_eq!(dead.len(), 1);
+            assert!(dead[0].reason.contains(reason), "{}", dead[0].reason);
+        }
         db.remove().await;
     }
 }
 
-#[tokio::test]
-async fn a_sql_error_that_the_handler_returns_is_a_retry_with_its_text() {
-    let (db, memory) = (stage_with(&["a", "bad", "b"]).await, Memory::new());
-    let handler = each(&memory, |conn, msg| {
+async fn a_sql_error_that_the_handler_returns_is_a_retry_with_its_text<S: Server>() {
+    let (db, memory) = (stage_with::<S>(&["a", "bad", "b"]).await, Memory::new());
+    let handler = each::<S::Db, _>(&memory, |conn, msg| {
         Box::pin(async move {
             let inner = async {
-                write(conn, msg).await?;
+                S::Db::write(conn, msg).await?;
                 if msg.payload == b"bad" {
-                    sqlx::raw_sql("SELECT 1 / 0").execute(&mut *conn).await?;
+                    S::Db::run(&mut *conn, FAILS).await?;
                 }
                 Ok::<_, sqlx::Error>(())
             };
@@ -232,27 +264,28 @@ async fn a_sql_error_that_the_handler_returns_is_a_retry_with_its_text() {
     assert_eq!(seqs(&memory), [1, 2, 2, 2, 3]);
     let dead = dead_letters(&db.pool).await;
     assert_eq!((dead[0].seq, dead[0].attempts), (2, 3));
-    assert!(dead[0].reason.contains("division by zero"), "{}", dead[0].reason);
+    assert!(dead[0].reason.contains("nowhere"), "{}", dead[0].reason);
     db.remove().await;
 }
 
 /// Two partitions take two locks in opposite order, each while the other has its first.
-#[tokio::test]
-async fn a_deadlock_between_two_partitions_is_a_retry_of_one_and_both_have_their_effect() {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn a_deadlock_between_two_partitions_is_a_retry_of_one_and_both_have_their_effect<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    run(&db.pool, "CREATE TABLE locks (id INT PRIMARY KEY, n INT NOT NULL)").await;
+    run(&db.pool, "INSERT INTO locks VALUES (1, 0), (2, 0)").await;
     let meet = std::sync::Arc::new(tokio::sync::Barrier::new(2));
-    let handler = each(&memory, move |conn, msg| {
+    let handler = each::<S::Db, _>(&memory, move |conn, msg| {
         let meet = std::sync::Arc::clone(&meet);
         Box::pin(async move {
             let (first, second) = if msg.partition == 0 { (1, 2) } else { (2, 1) };
             let inner = async {
-                write(conn, msg).await?;
-                let lock = "SELECT pg_advisory_xact_lock($1)";
-                sqlx::query(lock).bind(first).execute(&mut *conn).await?;
+                S::Db::write(conn, msg).await?;
+                let lock = |row: i32| format!("UPDATE locks SET n = n + 1 WHERE id = {row}");
+                S::Db::run(&mut *conn, &lock(first)).await?;
                 if msg.attempts == 0 {
                     meet.wait().await;
                 }
-                sqlx::query(lock).bind(second).execute(&mut *conn).await?;
+                S::Db::run(&mut *conn, &lock(second)).await?;
                 Ok::<_, sqlx::Error>(())
             };
             inner.await.into()
@@ -269,20 +302,16 @@ async fn a_deadlock_between_two_partitions_is_a_retry_of_one_and_both_have_their
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_panic_in_the_middle_of_a_batch_undoes_its_message_and_keeps_those_before_it() {
-    let (db, memory) = (stage_with(&["a", "panic", "stream", "b"]).await, Memory::new());
-    let handler = each(&memory, |conn, msg| {
+async fn a_panic_in_the_middle_of_a_batch_undoes_its_message_and_keeps_those_before_it<S: Server>() {
+    let (db, memory) = (stage_with::<S>(&["a", "panic", "stream", "b"]).await, Memory::new());
+    let handler = each::<S::Db, _>(&memory, |conn, msg| {
         Box::pin(async move {
-            write(conn, msg).await.unwrap();
+            S::Db::write(conn, msg).await.unwrap();
             match (&*msg.payload, msg.attempts) {
                 (b"panic", 0) => panic!("in the middle"),
                 (b"stream", 0) => {
-                    // More rows than fit into any buffer, most of which nobody has read.
-                    let rows = sqlx::raw_sql("SELECT repeat('x', 1000) FROM generate_series(1, 100000)");
-                    let mut rows = rows.fetch(conn);
-                    std::future::poll_fn(|cx| rows.as_mut().poll_next(cx)).await.unwrap().unwrap();
-                    panic!("with an open stream");
+                    S::Db::panic_in_a_stream(conn).await;
+                    unreachable!("it panics");
                 }
                 _ => HandlerResult::Success,
             }
@@ -298,22 +327,23 @@ async fn a_panic_in_the_middle_of_a_batch_undoes_its_message_and_keeps_those_bef
 }
 
 /// The follow-ups of messages that are retried or rejected after they enqueued are phantoms.
-#[tokio::test]
-async fn g2_what_a_handler_enqueues_on_its_connection_is_delivered_if_and_only_if_its_effects_are_kept() {
-    let (db, memory, follow_ups) = (fresh().await, Memory::new(), Memory::new());
+async fn g2_what_a_handler_enqueues_on_its_connection_is_delivered_if_and_only_if_its_effects_are_kept<
+    S: Server,
+>() {
+    let (db, memory, follow_ups) = (fresh::<S>().await, Memory::new(), Memory::new());
     register(&db, Partitions::of(1)).await;
     let producer = Outbox::connect(db.pool.clone()).await.unwrap();
-    let handler = each(&memory, move |conn, msg| {
+    let handler = each::<S::Db, _>(&memory, move |conn, msg| {
         let producer = producer.clone();
         Box::pin(async move {
-            write(conn, msg).await.unwrap();
+            S::Db::write(conn, msg).await.unwrap();
             if msg.payload.starts_with(b"own ") {
                 return HandlerResult::Success;
             }
             let text = String::from_utf8_lossy(&msg.payload);
             for (queue, whose) in [("q", "own"), ("other", "other")] {
                 let follow_up = EnqueueMessage::new(format!("{whose} {text} {}", msg.attempts));
-                producer.enqueue(&mut *conn, queue, follow_up).await.unwrap();
+                producer.enqueue(Target::Connection(&mut *conn), queue, follow_up).await.unwrap();
             }
             match (&*msg.payload, msg.attempts) {
                 (b"retry", 0) => retry("later"),
@@ -343,21 +373,23 @@ async fn g2_what_a_handler_enqueues_on_its_connection_is_delivered_if_and_only_i
 }
 
 /// The same beside the handler's connection would be committed at once: that it is not is the point of it.
-#[tokio::test]
-async fn a_follow_up_is_not_seen_before_its_transaction_commits() {
-    let (db, memory) = (stage_with(&["first", "second"]).await, Memory::new());
+async fn a_follow_up_is_not_seen_before_its_transaction_commits<S: Server>() {
+    let (db, memory) = (stage_with::<S>(&["first", "second"]).await, Memory::new());
     let producer = Outbox::connect(db.pool.clone()).await.unwrap();
-    let turnstile = super::effects::Turnstile::shut();
+    let turnstile = Turnstile::shut();
     let at_it = turnstile.clone();
-    let handler = each(&memory, move |conn, msg| {
+    let handler = each::<S::Db, _>(&memory, move |conn, msg| {
         let (producer, turnstile) = (producer.clone(), at_it.clone());
         Box::pin(async move {
             if msg.payload == b"first" {
-                producer.enqueue(&mut *conn, "q", EnqueueMessage::new("follow-up")).await.unwrap();
+                producer
+                    .enqueue(Target::Connection(&mut *conn), "q", EnqueueMessage::new("follow-up"))
+                    .await
+                    .unwrap();
             } else if msg.payload == b"second" {
                 turnstile.pass().await;
             }
-            write(conn, msg).await.into()
+            S::Db::write(conn, msg).await.into()
         })
     });
     let outbox = builder(&db).queue("q", Partitions::of(1));
@@ -366,7 +398,7 @@ async fn a_follow_up_is_not_seen_before_its_transaction_commits() {
     // Ticks come and go meanwhile.
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("noise")).await.unwrap();
     let head = "SELECT coalesce(max(last_seq), 0) FROM posthaste_outgoing";
-    eventually("it ticks", async || super::stage::count(&db.pool, head).await == 3).await;
+    eventually("it ticks", async || count(&db.pool, head).await == 3).await;
     assert!(effects(&db.pool).await.is_empty());
     turnstile.let_pass(1);
     all_settled(&db.pool, 4).await;

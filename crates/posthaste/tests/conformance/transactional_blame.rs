@@ -2,18 +2,35 @@
 
 use posthaste::{HandlerResult, Partitions};
 
-use super::{
+use crate::{
+    cases::cases,
+    dialect::Dialect,
     effects::{
-        Dead, all_settled, assert_exactly_once, dead_letters, each, effects, reject, retry, run, send,
-        stage_with, whole, write, writes,
+        Dead, Turnstile, all_settled, assert_exactly_once, dead_letters, each, effects, reject, retry, send,
+        stage_with, whole, writes,
     },
-    stage::{Memory, builder, fresh, millis, quick_retries, secs, settled, within},
+    fresh::Server,
+    stage::{Memory, builder, fresh, leave_lease, millis, quick_retries, secs, settled, within},
 };
 
-#[tokio::test]
-async fn max_attempts_buries_the_guilty_message_and_the_others_are_tried_once() {
+cases! {
+    []:
+        max_attempts_buries_the_guilty_message_and_the_others_are_tried_once,
+        max_attempts_of_a_batch_handler_buries_the_guilty_message_and_no_other,
+        the_attempts_of_a_batch_handlers_call_are_those_of_its_first_message,
+        crashes_count_as_attempts_of_the_first_message_which_comes_alone,
+        a_message_whose_tries_all_ended_in_crashes_is_buried_untried_and_the_others_go_on,
+        a_handler_that_takes_longer_than_its_timeout_is_dropped_in_the_middle_of_its_statement,
+        g10_a_message_that_hangs_in_the_middle_of_a_batch_is_buried_and_its_neighbours_are_not_hurt,
+        g10_a_batch_that_hangs_for_one_message_buries_that_one,
+        g10_a_statement_that_its_handler_gave_up_on_does_not_hold_the_partition,
+        g14_a_stop_drops_a_handler_after_the_grace_period_without_effect_and_it_was_no_try,
+        a_stop_between_two_messages_of_a_batch_keeps_what_is_done;
+}
+
+async fn max_attempts_buries_the_guilty_message_and_the_others_are_tried_once<S: Server>() {
     for limit in 1..=4_u32 {
-        let (db, memory) = (stage_with(&["a", "b", "bad", "c", "bad", "d"]).await, Memory::new());
+        let (db, memory) = (stage_with::<S>(&["a", "b", "bad", "c", "bad", "d"]).await, Memory::new());
         let handler = writes(&memory, |msg, _| match &*msg.payload {
             b"bad" => retry(&format!("try {}", msg.attempts)),
             _ => HandlerResult::Success,
@@ -35,13 +52,12 @@ async fn max_attempts_buries_the_guilty_message_and_the_others_are_tried_once() 
     }
 }
 
-#[tokio::test]
-async fn max_attempts_of_a_batch_handler_buries_the_guilty_message_and_no_other() {
+async fn max_attempts_of_a_batch_handler_buries_the_guilty_message_and_no_other<S: Server>() {
     for limit in 1..=3_u32 {
         for place in [0, 2, 4] {
             let mut payloads = ["x"; 5];
             payloads[place] = "bad";
-            let (db, memory) = (stage_with(&payloads).await, Memory::new());
+            let (db, memory) = (stage_with::<S>(&payloads).await, Memory::new());
             let handler = writes(&memory, |msg, _| match &*msg.payload {
                 b"bad" => retry("it is bad"),
                 _ => HandlerResult::Success,
@@ -60,9 +76,8 @@ async fn max_attempts_of_a_batch_handler_buries_the_guilty_message_and_no_other(
     }
 }
 
-#[tokio::test]
-async fn the_attempts_of_a_batch_handlers_call_are_those_of_its_first_message() {
-    let (db, memory) = (stage_with(&["x"; 3]).await, Memory::new());
+async fn the_attempts_of_a_batch_handlers_call_are_those_of_its_first_message<S: Server>() {
+    let (db, memory) = (stage_with::<S>(&["x"; 3]).await, Memory::new());
     let handler = writes(&memory, |msg, times| match (msg.seq, times) {
         (3, 1..=2) => retry("later"),
         _ => HandlerResult::Success,
@@ -79,25 +94,19 @@ async fn the_attempts_of_a_batch_handlers_call_are_those_of_its_first_message() 
     db.remove().await;
 }
 
-/// What a worker leaves that dies with its lease.
-const CRASHED: &str = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
-     SELECT reader, partition_id, epoch + 1, processed_seq, 3, gen_random_uuid(), now() - interval '1 s', 30000
-     FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
-
-#[tokio::test]
-async fn crashes_count_as_attempts_of_the_first_message_which_comes_alone() {
+async fn crashes_count_as_attempts_of_the_first_message_which_comes_alone<S: Server>() {
     for is_batch in [false, true] {
-        let (db, memory) = (stage_with(&["x"; 5]).await, Memory::new());
-        run(&db.pool, CRASHED).await;
+        let (db, memory) = (stage_with::<S>(&["x"; 5]).await, Memory::new());
+        leave_lease(&db.pool, 3, -1000).await;
         let calls = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
         let noted = std::sync::Arc::clone(&calls);
         let queue = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
         let queue = if is_batch {
-            queue.batch_transactional(whole(&memory, move |conn, msgs| {
+            queue.batch_transactional(whole::<S::Db, _>(&memory, move |conn, msgs| {
                 noted.lock().unwrap().push(msgs.len());
                 Box::pin(async move {
                     for msg in msgs {
-                        write(conn, msg).await.unwrap();
+                        S::Db::write(conn, msg).await.unwrap();
                     }
                     HandlerResult::Success
                 })
@@ -118,10 +127,9 @@ async fn crashes_count_as_attempts_of_the_first_message_which_comes_alone() {
     }
 }
 
-#[tokio::test]
-async fn a_message_whose_tries_all_ended_in_crashes_is_buried_untried_and_the_others_go_on() {
-    let (db, memory) = (stage_with(&["x"; 5]).await, Memory::new());
-    run(&db.pool, CRASHED).await;
+async fn a_message_whose_tries_all_ended_in_crashes_is_buried_untried_and_the_others_go_on<S: Server>() {
+    let (db, memory) = (stage_with::<S>(&["x"; 5]).await, Memory::new());
+    leave_lease(&db.pool, 3, -1000).await;
     let handler = writes(&memory, |_, _| HandlerResult::Success);
     let outbox = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
     let handle = outbox.transactional(handler).max_attempts(3).start().await.unwrap();
@@ -134,15 +142,14 @@ async fn a_message_whose_tries_all_ended_in_crashes_is_buried_untried_and_the_ot
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_handler_that_takes_longer_than_its_timeout_is_dropped_in_the_middle_of_its_statement() {
+async fn a_handler_that_takes_longer_than_its_timeout_is_dropped_in_the_middle_of_its_statement<S: Server>() {
     for is_per_queue in [false, true] {
-        let (db, memory) = (stage_with(&["x", "y"]).await, Memory::new());
-        let handler = each(&memory, |conn, msg| {
+        let (db, memory) = (stage_with::<S>(&["x", "y"]).await, Memory::new());
+        let handler = each::<S::Db, _>(&memory, |conn, msg| {
             Box::pin(async move {
-                write(conn, msg).await.unwrap();
+                S::Db::write(conn, msg).await.unwrap();
                 if msg.payload == b"x" && msg.attempts == 0 {
-                    sqlx::query("SELECT pg_sleep(60)").execute(&mut *conn).await.ok();
+                    S::Db::run(&mut *conn, S::Db::TAKES_A_MINUTE).await.ok();
                 }
                 HandlerResult::Success
             })
@@ -164,20 +171,19 @@ async fn a_handler_that_takes_longer_than_its_timeout_is_dropped_in_the_middle_o
         let waited = seen[1].at - seen[0].at;
         assert!(waited >= millis(400) && waited < secs(2), "{waited:?}");
         assert_exactly_once(&db.pool, 1, 2).await;
-        let asleep = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-                      AND query LIKE 'SELECT pg_sleep%' AND state <> 'idle'";
-        assert_eq!(super::stage::count(&db.pool, asleep).await, 0, "its session is gone");
+        assert_eq!(S::Db::running_for_a_minute(&db.pool).await.unwrap(), 0, "its session is gone");
         handle.stop().await;
         db.remove().await;
     }
 }
 
-#[tokio::test]
-async fn g10_a_message_that_hangs_in_the_middle_of_a_batch_is_buried_and_its_neighbours_are_not_hurt() {
-    let (db, memory) = (stage_with(&["a", "b", "hang", "c"]).await, Memory::new());
-    let handler = each(&memory, |conn, msg| {
+async fn g10_a_message_that_hangs_in_the_middle_of_a_batch_is_buried_and_its_neighbours_are_not_hurt<
+    S: Server,
+>() {
+    let (db, memory) = (stage_with::<S>(&["a", "b", "hang", "c"]).await, Memory::new());
+    let handler = each::<S::Db, _>(&memory, |conn, msg| {
         Box::pin(async move {
-            write(conn, msg).await.unwrap();
+            S::Db::write(conn, msg).await.unwrap();
             if msg.payload == b"hang" {
                 std::future::pending::<()>().await;
             }
@@ -197,13 +203,12 @@ async fn g10_a_message_that_hangs_in_the_middle_of_a_batch_is_buried_and_its_nei
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g10_a_batch_that_hangs_for_one_message_buries_that_one() {
-    let (db, memory) = (stage_with(&["a", "hang", "c"]).await, Memory::new());
-    let handler = whole(&memory, |conn, msgs| {
+async fn g10_a_batch_that_hangs_for_one_message_buries_that_one<S: Server>() {
+    let (db, memory) = (stage_with::<S>(&["a", "hang", "c"]).await, Memory::new());
+    let handler = whole::<S::Db, _>(&memory, |conn, msgs| {
         Box::pin(async move {
             for msg in msgs {
-                write(conn, msg).await.unwrap();
+                S::Db::write(conn, msg).await.unwrap();
                 if msg.payload == b"hang" {
                     std::future::pending::<()>().await;
                 }
@@ -223,16 +228,15 @@ async fn g10_a_batch_that_hangs_for_one_message_buries_that_one() {
 }
 
 /// A statement that nobody waits for any more still runs, and holds the partition's lock.
-#[tokio::test]
-async fn g10_a_statement_that_its_handler_gave_up_on_does_not_hold_the_partition() {
+async fn g10_a_statement_that_its_handler_gave_up_on_does_not_hold_the_partition<S: Server>() {
     for outcome in [HandlerResult::Success, retry("too slow"), reject("too slow")] {
-        let (db, memory) = (stage_with(&["slow", "x"]).await, Memory::new());
-        let handler = each(&memory, move |conn, msg| {
+        let (db, memory) = (stage_with::<S>(&["slow", "x"]).await, Memory::new());
+        let handler = each::<S::Db, _>(&memory, move |conn, msg| {
             let outcome = outcome.clone();
             Box::pin(async move {
-                write(conn, msg).await.unwrap();
+                S::Db::write(conn, msg).await.unwrap();
                 if msg.payload == b"slow" && msg.attempts == 0 {
-                    let sleep = sqlx::query("SELECT pg_sleep(60)").execute(&mut *conn);
+                    let sleep = S::Db::run(&mut *conn, S::Db::TAKES_A_MINUTE);
                     tokio::time::timeout(millis(100), sleep).await.unwrap_err();
                     return outcome;
                 }
@@ -249,14 +253,13 @@ async fn g10_a_statement_that_its_handler_gave_up_on_does_not_hold_the_partition
     }
 }
 
-#[tokio::test]
-async fn g14_a_stop_drops_a_handler_after_the_grace_period_without_effect_and_it_was_no_try() {
-    let (db, memory) = (stage_with(&["x", "hang", "y"]).await, Memory::new());
-    let handler = each(&memory, |conn, msg| {
+async fn g14_a_stop_drops_a_handler_after_the_grace_period_without_effect_and_it_was_no_try<S: Server>() {
+    let (db, memory) = (stage_with::<S>(&["x", "hang", "y"]).await, Memory::new());
+    let handler = each::<S::Db, _>(&memory, |conn, msg| {
         Box::pin(async move {
-            write(conn, msg).await.unwrap();
+            S::Db::write(conn, msg).await.unwrap();
             if msg.payload == b"hang" {
-                sqlx::query("SELECT pg_sleep(60)").execute(&mut *conn).await.ok();
+                S::Db::run(&mut *conn, S::Db::TAKES_A_MINUTE).await.ok();
             }
             HandlerResult::Success
         })
@@ -279,16 +282,15 @@ async fn g14_a_stop_drops_a_handler_after_the_grace_period_without_effect_and_it
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_stop_between_two_messages_of_a_batch_keeps_what_is_done() {
-    let (db, memory) = (fresh().await, Memory::new());
-    let turnstile = super::effects::Turnstile::shut();
+async fn a_stop_between_two_messages_of_a_batch_keeps_what_is_done<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let turnstile = Turnstile::shut();
     let at_it = turnstile.clone();
-    let handler = each(&memory, move |conn, msg| {
+    let handler = each::<S::Db, _>(&memory, move |conn, msg| {
         let turnstile = at_it.clone();
         Box::pin(async move {
             turnstile.pass().await;
-            write(conn, msg).await.into()
+            S::Db::write(conn, msg).await.into()
         })
     });
     let outbox = builder(&db).queue("q", Partitions::of(1));

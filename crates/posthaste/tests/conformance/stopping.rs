@@ -1,25 +1,43 @@
 //! G14: stopping, and going on.
 
 use posthaste::{EnqueueMessage, Partitions};
+use sqlx::Pool;
 use tokio::time::Instant;
 
-use super::{
-    modes::{InMode, Mode, in_modes},
-    stage::{Memory, Step, builder, count, eventually, fresh, millis, quick_retries, secs},
+use crate::{
+    cases::cases,
+    dialect::{Dialect, Wire},
+    fresh::Server,
+    modes::{InMode, Mode},
+    stage::{
+        Memory, NEWEST_LINKS, Step, builder, builder_on, count, eventually, fresh, leave_lease, millis,
+        quick_retries, register, secs, settled,
+    },
 };
 
-in_modes! {
-    [leased, transactional, batch]:
+cases! {
+    [leased]:
         g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await,
+        g14_a_running_process_takes_over_at_once_what_another_one_lets_go;
+    [transactional, batch]:
+        g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await
+            except(sqlite = "one writer at a time is its nature: four handlers are not in transactions at once");
+    [transactional]:
+        g14_a_running_process_takes_over_at_once_what_another_one_lets_go
+            except(sqlite = "one writer at a time is its nature: nobody starts, or enqueues, beside an open transaction");
+    [leased, transactional, batch]:
         g14_a_handler_that_ends_within_the_grace_period_is_settled;
     [leased, transactional]:
-        g14_a_running_process_takes_over_at_once_what_another_one_lets_go,
         g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said,
         dropping_the_handle_cancels_the_workers;
+    []:
+        a_server_that_says_nothing_is_an_error_within_seconds except(sqlite = "there is no server");
 }
 
-async fn g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await<S: Server>(
+    mode: Mode,
+) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handle = builder(&db)
         .grace(millis(500))
         .queue("q", Partitions::of(4))
@@ -34,9 +52,9 @@ async fn g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers
     let asked = Instant::now();
     handle.stop().await;
     assert!(asked.elapsed() < millis(1500), "{:?}", asked.elapsed());
-    let held = "SELECT count(*) FROM (SELECT DISTINCT ON (partition_id) owner, attempts FROM posthaste_cursor
-                ORDER BY partition_id, epoch DESC) t WHERE owner IS NOT NULL OR attempts <> 0";
-    assert_eq!(count(&db.pool, held).await, 0, "leases are released, and a stop is no try");
+    let held =
+        format!("SELECT count(*) FROM {NEWEST_LINKS} AS links WHERE owner IS NOT NULL OR attempts <> 0");
+    assert_eq!(count(&db.pool, &held).await, 0, "leases are released, and a stop is no try");
 
     // A new process goes on at once, however long the lease was.
     let memory = Memory::new();
@@ -51,8 +69,8 @@ async fn g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers
     db.remove().await;
 }
 
-async fn g14_a_handler_that_ends_within_the_grace_period_is_settled(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn g14_a_handler_that_ends_within_the_grace_period_is_settled<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handle = builder(&db)
         .queue("q", Partitions::of(1))
         .handled(mode, memory.scripted(|_, _| Step::AckAfter(millis(500))))
@@ -62,13 +80,13 @@ async fn g14_a_handler_that_ends_within_the_grace_period_is_settled(mode: Mode) 
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
     memory.has(1).await;
     handle.stop().await;
-    assert_eq!(super::stage::settled(&db.pool).await, 1);
+    assert_eq!(settled(&db.pool).await, 1);
     mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-async fn dropping_the_handle_cancels_the_workers(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn dropping_the_handle_cancels_the_workers<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handle = builder(&db)
         .processor_tuning(quick_retries())
         .queue("q", Partitions::of(1))
@@ -80,10 +98,9 @@ async fn dropping_the_handle_cancels_the_workers(mode: Mode) {
     outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
     memory.has(1).await;
     drop(handle);
-    let workers = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%posthaste'";
     eventually("the workers' connections are closed", async || {
         outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
-        count(&db.pool, workers).await == 0
+        S::Db::worker_sessions(&db.pool).await.unwrap() == 0
     })
     .await;
     assert_eq!(memory.all().len(), 1, "nobody delivers any more");
@@ -92,8 +109,8 @@ async fn dropping_the_handle_cancels_the_workers(mode: Mode) {
 }
 
 /// Another process goes on at once, although it believes the partition held for long, and however much else is said.
-async fn g14_a_running_process_takes_over_at_once_what_another_one_lets_go(mode: Mode) {
-    let db = fresh().await;
+async fn g14_a_running_process_takes_over_at_once_what_another_one_lets_go<S: Server>(mode: Mode) {
+    let db = fresh::<S>().await;
     let (hangs, goes_on) = (Memory::new(), Memory::new());
     let first = builder(&db)
         .grace(millis(200))
@@ -131,15 +148,12 @@ async fn g14_a_running_process_takes_over_at_once_what_another_one_lets_go(mode:
     db.remove().await;
 }
 
-async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
-    super::stage::register(&db, Partitions::of(1)).await;
+async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    register(&db, Partitions::of(1)).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
     outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
-    let dead = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
-                SELECT reader, partition_id, epoch + 1, 0, 1, gen_random_uuid(), now() + interval '3 s', 30000
-                FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
-    sqlx::raw_sql(dead).execute(&db.pool).await.unwrap();
+    leave_lease(&db.pool, 1, 3000).await;
     let ends = Instant::now() + secs(3);
     let handle = builder(&db)
         .queue("q", Partitions::of(1))
@@ -161,8 +175,7 @@ async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_
 }
 
 /// A server that takes the connection and says nothing, a half-open balancer for instance.
-#[tokio::test]
-async fn a_server_that_says_nothing_is_an_error_within_seconds() {
+async fn a_server_that_says_nothing_is_an_error_within_seconds<S: Server>() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
     let listening = tokio::spawn(async move {
@@ -171,10 +184,15 @@ async fn a_server_that_says_nothing_is_an_error_within_seconds() {
             held.push(connection);
         }
     });
-    let options = sqlx::postgres::PgConnectOptions::new().host("127.0.0.1").port(port).username("nobody");
-    let pool = sqlx::PgPool::connect_lazy_with(options);
+    let scheme = match S::Db::WIRE {
+        Wire::Postgres => "postgres",
+        Wire::Mysql => "mysql",
+        Wire::None => unreachable!("there is no server"),
+    };
+    let options = S::Db::options(&format!("{scheme}://nobody@127.0.0.1:{port}/nothing"));
+    let pool = Pool::<S::Db>::connect_lazy_with(options);
     let asked = Instant::now();
-    let error = super::stage::builder_on(pool.clone()).start().await.unwrap_err();
+    let error = builder_on(pool.clone()).start().await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
     assert!(posthaste::Outbox::connect(pool).await.unwrap_err().is_retryable());
     assert!(asked.elapsed() < secs(15), "{:?}", asked.elapsed());

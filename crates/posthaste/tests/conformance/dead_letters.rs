@@ -2,12 +2,15 @@
 
 use posthaste::{EnqueueMessage, HandlerResult, Partitions};
 
-use super::{
-    modes::{InMode, Mode, in_modes},
-    stage::{Memory, Step, builder, count, eventually, fresh, quick_retries, settled},
+use crate::{
+    cases::cases,
+    dialect::{DeadLetter, Dialect},
+    fresh::Server,
+    modes::{InMode, Mode},
+    stage::{Memory, Step, builder, count, eventually, fresh, quick_retries, run, settled},
 };
 
-in_modes! {
+cases! {
     [leased, transactional, batch]:
         a_dead_letter_is_the_whole_message,
         g10_no_reason_can_block_a_partition,
@@ -15,10 +18,11 @@ in_modes! {
     // The tries of a batch count for its first message.
     [leased, transactional]:
         max_attempts_buries_the_message_that_was_tried_and_no_other;
+
 }
 
-async fn a_dead_letter_is_the_whole_message(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn a_dead_letter_is_the_whole_message<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handler = memory.scripted(|_, _| Step::Reject("broken".to_owned()));
     let handle = builder(&db).queue("q", Partitions::of(4)).handled(mode, handler).start().await.unwrap();
     let message =
@@ -29,30 +33,34 @@ async fn a_dead_letter_is_the_whole_message(mode: Mode) {
     })
     .await;
     handle.stop().await;
-    let whole = "SELECT count(*) FROM posthaste_dead_letter d
-                 WHERE id = $1 AND d.queue = 'q' AND d.partition = $2 AND d.seq = 1 AND d.key = 'customer-7'
-                   AND d.headers = '[[\"a\",\"b\"]]' AND d.payload = '\\x00ff07' AND d.payload_type = 'order'
-                   AND (extract(epoch FROM d.created_at) * 1000000)::bigint = $4 AND d.attempts = 1
-                   AND d.reason = 'broken' AND d.status = 'pending' AND d.partition_id = $3
-                   AND d.rejected_at > d.created_at";
-    let partition = Partitions::of(4).for_key("customer-7").cast_signed();
+    let dead = S::Db::dead_letters(&mut *db.pool.acquire().await.unwrap()).await.unwrap();
     let seen = memory.all()[0].message.clone();
     let created = seen.created_at.duration_since(std::time::UNIX_EPOCH).unwrap().as_micros();
-    let found: i64 = sqlx::query_scalar(whole)
-        .bind(id.0)
-        .bind(partition)
-        .bind(seen.partition_id)
-        .bind(i64::try_from(created).unwrap())
-        .fetch_one(&db.pool)
-        .await
-        .unwrap();
-    assert_eq!(found, 1);
+    let rejected_at = dead[0].rejected_at;
+    let whole = DeadLetter {
+        id: id.0,
+        partition_id: seen.partition_id,
+        seq: 1,
+        queue: "q".to_owned(),
+        partition: Partitions::of(4).for_key("customer-7").cast_signed(),
+        payload_type: "order".to_owned(),
+        key: Some("customer-7".to_owned()),
+        headers: Some(r#"[["a","b"]]"#.to_owned()),
+        payload: vec![0, 255, 7],
+        created_at: i64::try_from(created).unwrap(),
+        attempts: 1,
+        reason: "broken".to_owned(),
+        status: "pending".to_owned(),
+        rejected_at,
+    };
+    assert_eq!(dead, [whole]);
+    assert!(rejected_at > dead[0].created_at);
     mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-async fn g10_no_reason_can_block_a_partition(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn g10_no_reason_can_block_a_partition<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let hostile = ["a\0b\0", "'; DROP TABLE x; --", "\u{FFFD}\u{1F98A}", ""];
     let handler = memory.scripted(move |_, message| match message.payload[0] {
         n @ 0..=3 => Step::Reject(hostile[usize::from(n)].to_owned()),
@@ -74,15 +82,11 @@ async fn g10_no_reason_can_block_a_partition(mode: Mode) {
     }
     eventually("all are settled", async || settled(&db.pool).await == 8).await;
     handle.stop().await;
-    let dead: Vec<(Vec<u8>, String)> =
-        sqlx::query_as("SELECT payload, reason FROM posthaste_dead_letter ORDER BY seq")
-            .fetch_all(&db.pool)
-            .await
-            .unwrap();
-    let reasons: Vec<_> = dead.iter().map(|(_, reason)| reason.as_str()).collect();
+    let dead = S::Db::dead_letters(&mut *db.pool.acquire().await.unwrap()).await.unwrap();
+    let reasons: Vec<_> = dead.iter().map(|dead| dead.reason.as_str()).collect();
     assert_eq!(reasons[..4], ["ab", "'; DROP TABLE x; --", "\u{FFFD}\u{1F98A}", ""]);
     assert_eq!((reasons[4].len(), reasons[4].chars().all(|c| c == 'ä')), (4096, true));
-    assert_eq!(dead[5].0, [5]);
+    assert_eq!(dead[5].payload, [5]);
     assert!(reasons[6].starts_with("panic: xxx") && reasons[6].len() == 4096);
     assert_eq!(
         memory.payloads().last().map(String::as_bytes),
@@ -93,8 +97,8 @@ async fn g10_no_reason_can_block_a_partition(mode: Mode) {
     db.remove().await;
 }
 
-async fn max_attempts_buries_the_message_that_was_tried_and_no_other(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn max_attempts_buries_the_message_that_was_tried_and_no_other<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handler = memory.scripted(|_, message| match message.payload.as_slice() {
         b"bad" => Step::Return(HandlerResult::Retry { reason: format!("try {}", message.attempts) }),
         _ => Step::Ack,
@@ -126,12 +130,12 @@ async fn max_attempts_buries_the_message_that_was_tried_and_no_other(mode: Mode)
     db.remove().await;
 }
 
-async fn g10_two_to_the_31_attempts_do_not_overflow(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn g10_two_to_the_31_attempts_do_not_overflow<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handle =
         builder(&db).queue("q", Partitions::of(1)).handled(mode, memory.handler()).start().await.unwrap();
     handle.stop().await;
-    sqlx::raw_sql("UPDATE posthaste_cursor SET attempts = 2147483647").execute(&db.pool).await.unwrap();
+    run(&db.pool, "UPDATE posthaste_cursor SET attempts = 2147483647").await;
     let handler = memory.scripted(|call, _| {
         if call <= 3 { Step::Return(HandlerResult::Retry { reason: "again".to_owned() }) } else { Step::Ack }
     });

@@ -1,6 +1,7 @@
 //! G3 with real processes, killed and paused in the middle of their handlers. Each test starts itself again as a worker.
 
 use std::{
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -10,31 +11,61 @@ use nix::{
     unistd::Pid,
 };
 use posthaste::{EnqueueMessage, HandlerResult, LeaseConfig, Outbox, Partitions};
-use sqlx::{PgPool, postgres::PgConnectOptions};
+use sqlx::Pool;
 use tokio::time::Instant;
 
-use super::{
-    effects::{assert_exactly_once, each, write},
-    stage::{Db, Memory, builder_on, fresh, millis, quick_retries, register, secs, settled, within},
+use crate::{
+    cases::cases,
+    dialect::Dialect,
+    effects::{assert_exactly_once, each},
+    fresh::{Fresh, Server},
+    stage::{Memory, builder_on, fresh, millis, quick_retries, register, secs, settled, within},
 };
 
-/// In the environment of a worker: the database, and how long its handler takes.
+cases! {
+    []:
+        g3_kill_9_of_workers_in_the_middle_of_their_handlers,
+        g3_a_process_that_is_paused_in_its_handler_frees_its_partition_in_time_and_changes_nothing_later
+            except(sqlite = "a process that is paused while it writes keeps the lock of the file: nobody can take it away");
+}
+
+/// In the environment of a worker: the database, how long its handler takes, and the folder where a process that is in its
+/// handler has a file.
 const WORKER: &str = "POSTHASTE_TEST_WORKER";
 const PAUSE: &str = "POSTHASTE_TEST_PAUSE";
+const FOLDER: &str = "POSTHASTE_TEST_FOLDER";
 const LEASE: Duration = Duration::from_millis(1000);
 
+/// A file that is there for as long as a handler is in its middle: it goes with the handler, however that ends.
+struct Present(PathBuf);
+
+impl Present {
+    fn at(file: PathBuf) -> Self {
+        std::fs::write(&file, "").expect("a file");
+        Self(file)
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        std::fs::remove_file(&self.0).ok();
+    }
+}
+
 /// If this process was started as a worker: be one until killed, or until standard input is closed.
-async fn be_a_worker_if_asked(partitions: u32) -> bool {
+async fn be_a_worker_if_asked<S: Server>(partitions: u32) -> bool {
     let Ok(url) = std::env::var(WORKER) else { return false };
     let pause: u64 = std::env::var(PAUSE).unwrap().parse().unwrap();
-    // By its name, the test finds out which process a session belongs to.
-    let options: PgConnectOptions = url.parse().unwrap();
-    let pool = PgPool::connect_with(options.application_name(&std::process::id().to_string())).await.unwrap();
-    let handler = each(&Memory::new(), move |conn, msg| {
+    let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
+    let pool = Pool::<S::Db>::connect_with(S::Db::options(&url)).await.unwrap();
+    let handler = each::<S::Db, _>(&Memory::new(), move |conn, msg| {
+        let file = folder.join(format!("{}-{}", std::process::id(), msg.id));
         Box::pin(async move {
-            if let Err(error) = write(conn, msg).await {
+            if let Err(error) = S::Db::write(conn, msg).await {
                 return HandlerResult::Retry { reason: error.to_string() };
             }
+            // It has written the effect, and its transaction is open.
+            let _present = Present::at(file);
             tokio::time::sleep(millis(pause)).await;
             HandlerResult::Success
         })
@@ -54,25 +85,26 @@ async fn be_a_worker_if_asked(partitions: u32) -> bool {
 
 /// Workers in processes of their own; those that are left are killed at the end.
 struct Workers {
-    test: &'static str,
+    test: String,
     url: String,
     pause: u64,
+    folder: tempfile::TempDir,
     children: Vec<Child>,
 }
 
 impl Workers {
-    fn new(db: &Db, test: &'static str, pause: u64) -> Self {
-        let options = db.pool.connect_options();
-        let (user, host, port) = (options.get_username(), options.get_host(), options.get_port());
-        let url = format!("postgres://{user}@{host}:{port}/{}", options.get_database().unwrap_or_default());
-        Self { test, url, pause, children: Vec::new() }
+    fn new<S: Server>(db: &Fresh<S>, test: &str, pause: u64) -> Self {
+        let test = format!("exactly_once_processes::{}::{test}", S::NAME);
+        let folder = tempfile::tempdir().unwrap();
+        Self { test, url: db.url.clone(), pause, folder, children: Vec::new() }
     }
 
     fn hire(&mut self) {
         let child = Command::new(std::env::current_exe().expect("this program"))
-            .args([self.test, "--exact", "--nocapture"])
+            .args([&self.test, "--exact", "--nocapture"])
             .env(WORKER, &self.url)
             .env(PAUSE, self.pause.to_string())
+            .env(FOLDER, self.folder.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -80,6 +112,33 @@ impl Workers {
             .expect("a worker");
         self.children.push(child);
     }
+
+    /// A process that is in the middle of its handler: it has written the effect, and its transaction is open.
+    async fn in_its_handler(&self) -> Pid {
+        let mut found = None;
+        within(secs(20), "somebody is in the middle of a handler", async || {
+            found = a_process_with_a_file(self.folder.path());
+            found.is_some()
+        })
+        .await;
+        found.unwrap()
+    }
+
+    /// What a process leaves that is killed in the middle of its handlers.
+    fn clean_up_after(&self, pid: Pid) {
+        for file in std::fs::read_dir(self.folder.path()).unwrap() {
+            let file = file.unwrap();
+            if file.file_name().to_string_lossy().starts_with(&format!("{pid}-")) {
+                std::fs::remove_file(file.path()).unwrap();
+            }
+        }
+    }
+}
+
+fn a_process_with_a_file(folder: &Path) -> Option<Pid> {
+    let file = std::fs::read_dir(folder).unwrap().next()?.unwrap();
+    let name = file.file_name().into_string().unwrap();
+    name.split('-').next()?.parse().ok().map(Pid::from_raw)
 }
 
 impl Drop for Workers {
@@ -91,29 +150,14 @@ impl Drop for Workers {
     }
 }
 
-/// A process that is in the middle of its handler: it has written the effect, and its transaction is open.
-async fn in_its_handler(pool: &PgPool) -> Pid {
-    let sql = "SELECT split_part(application_name, ' ', 1) FROM pg_stat_activity
-               WHERE datname = current_database() AND state = 'idle in transaction'
-                 AND query LIKE 'INSERT INTO public.effects%' LIMIT 1";
-    let mut found: Option<String> = None;
-    within(secs(20), "somebody is in the middle of a handler", async || {
-        found = sqlx::query_scalar(sql).fetch_optional(pool).await.unwrap();
-        found.is_some()
-    })
-    .await;
-    Pid::from_raw(found.unwrap().parse().unwrap())
-}
-
-#[tokio::test]
-async fn g3_kill_9_of_workers_in_the_middle_of_their_handlers() {
-    if be_a_worker_if_asked(4).await {
+async fn g3_kill_9_of_workers_in_the_middle_of_their_handlers<S: Server>() {
+    if be_a_worker_if_asked::<S>(4).await {
         return;
     }
-    let db = fresh().await;
+    let db = fresh::<S>().await;
     register(&db, Partitions::of(4)).await;
     let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
-    let test = "postgres::exactly_once_processes::g3_kill_9_of_workers_in_the_middle_of_their_handlers";
+    let test = "g3_kill_9_of_workers_in_the_middle_of_their_handlers";
     let mut workers = Workers::new(&db, test, 2);
     workers.hire();
     workers.hire();
@@ -124,25 +168,28 @@ async fn g3_kill_9_of_workers_in_the_middle_of_their_handlers() {
         total += 200;
         let some = settled(&db.pool).await + 20;
         within(secs(20), "work is under way", async || settled(&db.pool).await >= some).await;
-        kill(in_its_handler(&db.pool).await, Signal::SIGKILL).unwrap();
+        let killed = workers.in_its_handler().await;
+        kill(killed, Signal::SIGKILL).unwrap();
         workers.hire();
         within(LEASE + secs(5), "all is settled", async || settled(&db.pool).await == total).await;
+        workers.clean_up_after(killed);
     }
     drop(workers);
     assert_exactly_once(&db.pool, 4, total / 4).await;
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g3_a_process_that_is_paused_in_its_handler_frees_its_partition_in_time_and_changes_nothing_later() {
-    if be_a_worker_if_asked(1).await {
+async fn g3_a_process_that_is_paused_in_its_handler_frees_its_partition_in_time_and_changes_nothing_later<
+    S: Server,
+>() {
+    if be_a_worker_if_asked::<S>(1).await {
         return;
     }
-    let db = fresh().await;
+    let db = fresh::<S>().await;
     register(&db, Partitions::of(1)).await;
     let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
-    let test = "postgres::exactly_once_processes::\
-                g3_a_process_that_is_paused_in_its_handler_frees_its_partition_in_time_and_changes_nothing_later";
+    let test =
+        "g3_a_process_that_is_paused_in_its_handler_frees_its_partition_in_time_and_changes_nothing_later";
     let mut workers = Workers::new(&db, test, 100);
     workers.hire();
     workers.hire();
@@ -150,7 +197,7 @@ async fn g3_a_process_that_is_paused_in_its_handler_frees_its_partition_in_time_
     for _ in 0..3 {
         outbox.enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 12]).await.unwrap();
         total += 12;
-        let paused = in_its_handler(&db.pool).await;
+        let paused = workers.in_its_handler().await;
         kill(paused, Signal::SIGSTOP).unwrap();
         let (stopped, before) = (Instant::now(), settled(&db.pool).await);
         within(LEASE * 3 + secs(5), "the other one goes on", async || settled(&db.pool).await > before).await;

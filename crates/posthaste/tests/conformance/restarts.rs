@@ -3,17 +3,21 @@
 use std::process::Command;
 
 use posthaste::{EnqueueMessage, Partitions};
-use sqlx::{Connection, PgPool};
+use sqlx::{Connection, Pool};
 use tokio::time::Instant;
 
-use super::{
-    modes::{InMode, Mode, in_modes, make_effects},
-    stage::{Memory, assert_consistent, builder_on, secs, settled, within},
+use crate::{
+    cases::cases,
+    dialect::Dialect,
+    fresh::Server,
+    modes::{InMode, Mode, make_effects},
+    stage::{Memory, assert_consistent, builder_on, secs, settled, show_logs, within},
 };
 
-in_modes! {
+cases! {
     [leased, transactional, batch]:
-        g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s(flavor = "multi_thread", worker_threads = 2);
+        g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s (flavor = "multi_thread", worker_threads = 2)
+            except(sqlite = "there is no server");
 }
 
 /// A server of this test's own.
@@ -23,27 +27,25 @@ struct OwnServer {
 }
 
 impl OwnServer {
-    fn xtask(&self, verb: &str) -> String {
+    fn xtask(&self, arguments: &[&str]) -> String {
         let mut command = Command::new(&self.xtask);
-        command
-            .args(["servers", verb])
-            .env("TMPDIR", self.folder.path())
-            .env_remove("POSTHASTE_TEST_POSTGRES_URL");
-        if verb == "up" {
-            command.args(["--db", "postgres"]);
+        command.arg("servers").args(arguments).env("TMPDIR", self.folder.path());
+        for database in ["POSTGRES", "MARIADB", "MYSQL"] {
+            command.env_remove(format!("POSTHASTE_TEST_{database}_URL"));
         }
         let output = command.output().expect("xtask runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).expect("text")
     }
 
-    fn start() -> (Self, String) {
+    fn start<S: Server>() -> (Self, String) {
         let xtask =
             std::env::var_os("POSTHASTE_XTASK").expect("POSTHASTE_XTASK is not set: run `cargo xtask test`");
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         let folder = tempfile::Builder::new().permissions(open).tempdir().expect("a folder");
         let server = Self { xtask, folder };
-        let url = server.xtask("up").split('\'').nth(1).expect("an URL in quotes").to_owned();
+        let url =
+            server.xtask(&["up", "--db", S::NAME]).split('\'').nth(1).expect("an URL in quotes").to_owned();
         (server, url)
     }
 }
@@ -54,10 +56,10 @@ impl Drop for OwnServer {
     }
 }
 
-async fn g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s(mode: Mode) {
-    tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init().ok();
-    let (server, url) = OwnServer::start();
-    let pool = PgPool::connect(&url).await.unwrap();
+async fn g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s<S: Server>(mode: Mode) {
+    show_logs();
+    let (server, url) = OwnServer::start::<S>();
+    let pool = Pool::<S::Db>::connect_with(S::Db::options(&url)).await.unwrap();
     make_effects(&pool).await;
     let memory = Memory::new();
     let handle = builder_on(pool.clone())
@@ -77,9 +79,9 @@ async fn g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s(mode: Mode)
             sent += 1;
         }
         // Some of them are delivered, some are not.
-        server.xtask("restart");
+        server.xtask(&["restart"]);
         let answers = Instant::now();
-        sqlx::PgConnection::connect(&url).await.expect("it answers");
+        <S::Db as sqlx::Database>::Connection::connect_with(&S::Db::options(&url)).await.expect("it answers");
         within(secs(5), "all is settled", async || settled(&pool).await == sent).await;
         assert!(answers.elapsed() < secs(5));
         // And new messages are delivered without anybody's help.

@@ -4,36 +4,43 @@ use posthaste::{
     EnqueueMessage, HandlerResult, LeaseConfig, LeasedMessageHandler, MessageResult, OutboxMessage,
     Partitions, TransactionalMessageHandler,
 };
-use sqlx::{PgConnection, Postgres};
 use tokio::time::Instant;
 
-use super::{
-    modes::{HandledQueue, InMode, Mode, in_modes, write_effects},
+use crate::{
+    cases::cases,
+    dialect::{Dialect, Tested},
+    fresh::Server,
+    modes::{HandledQueue, InMode, Mode},
     stage::{
-        Memory, Step, builder, count, eventually, fresh, millis, quick_retries, remember_links, secs, settled,
+        Memory, Step, assert_consistent, builder, count, eventually, fresh, leave_lease, millis, numbers,
+        quick_retries, register, remember_links, secs, settled, take_over, texts,
     },
 };
 
-in_modes! {
+cases! {
     [leased, transactional, batch]:
         g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short,
         g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_goes_on,
         who_inherits_a_crash_gets_the_suspect_alone,
-        no_message_is_buried_for_the_death_of_a_session;
+        no_message_is_buried_for_the_death_of_a_session except(sqlite = "there are no sessions to kill");
     [leased, transactional]:
         a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up,
         a_lease_further_ahead_than_it_is_long_counts_as_expired,
-        g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_returns(
-            flavor = "multi_thread", worker_threads = 4),
-        a_batch_that_arrives_too_late_is_no_try;
+        g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_returns
+            (flavor = "multi_thread", worker_threads = 4),
+        a_batch_that_arrives_too_late_is_no_try
+            except(sqlite = "whoever keeps the worker from writing keeps the producer from it too");
+    []:
+        a_poison_message_soon_comes_alone_and_the_batches_grow_again,
+        g7_a_settle_by_a_worker_whose_lease_was_taken_over_changes_nothing;
 }
 
 fn retry() -> Step {
     Step::Return(HandlerResult::Retry { reason: "later".to_owned() })
 }
 
-async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handler = memory.scripted(|call, _| if call <= 3 { retry() } else { Step::Ack });
     let tuning = quick_retries().retry_base(millis(200)).retry_max(millis(500));
     let handle = builder(&db)
@@ -73,8 +80,7 @@ async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_sho
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_poison_message_soon_comes_alone_and_the_batches_grow_again() {
+async fn a_poison_message_soon_comes_alone_and_the_batches_grow_again<S: Server>() {
     use posthaste::{Batch, LeasedHandler};
     use std::sync::{Arc, Mutex};
     struct Sizes(Arc<Mutex<Vec<usize>>>);
@@ -94,8 +100,8 @@ async fn a_poison_message_soon_comes_alone_and_the_batches_grow_again() {
             HandlerResult::Success
         }
     }
-    let db = fresh().await;
-    super::stage::register(&db, Partitions::of(1)).await;
+    let db = fresh::<S>().await;
+    register(&db, Partitions::of(1)).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
     let messages: Vec<_> =
         (0..40).map(|n| EnqueueMessage::new(if n == 3 { "poison" } else { "x" })).collect();
@@ -115,9 +121,9 @@ async fn a_poison_message_soon_comes_alone_and_the_batches_grow_again() {
     db.remove().await;
 }
 
-async fn g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_goes_on(mode: Mode) {
+async fn g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_goes_on<S: Server>(mode: Mode) {
     for lease in [millis(700), millis(1900)] {
-        let (db, memory) = (fresh().await, Memory::new());
+        let (db, memory) = (fresh::<S>().await, Memory::new());
         remember_links(&db).await;
         let handler = memory.scripted(|call, _| if call == 1 { Step::Hang } else { Step::Ack });
         let handle = builder(&db)
@@ -138,11 +144,7 @@ async fn g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_go
         assert!(waited < lease + millis(500), "{waited:?} of {lease:?}");
         assert_eq!(seen[1].message.attempts, 1);
         handle.stop().await;
-        let errors: Vec<String> =
-            sqlx::query_scalar("SELECT DISTINCT last_error FROM links WHERE last_error <> ''")
-                .fetch_all(&db.pool)
-                .await
-                .unwrap();
+        let errors = texts(&db.pool, "SELECT DISTINCT last_error FROM links WHERE last_error <> ''").await;
         let expected = match mode {
             Mode::Leased => "lease expired".to_owned(),
             Mode::Transactional | Mode::Batch => {
@@ -155,7 +157,7 @@ async fn g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_go
     }
 }
 
-async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up(mode: Mode) {
+async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up<S: Server>(mode: Mode) {
     struct Slow(Memory);
     impl Slow {
         async fn take_a_while(&self, msg: &OutboxMessage) {
@@ -169,13 +171,13 @@ async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up(m
             MessageResult::Ok
         }
     }
-    impl TransactionalMessageHandler<Postgres> for Slow {
-        async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
+    impl<DB: Tested> TransactionalMessageHandler<DB> for Slow {
+        async fn handle(&self, conn: &mut DB::Connection, msg: &OutboxMessage) -> HandlerResult {
             self.take_a_while(msg).await;
-            write_effects(std::slice::from_ref(msg)).execute(conn).await.map(drop).into()
+            DB::write(conn, msg).await.into()
         }
     }
-    let (db, memory) = (fresh().await, Memory::new());
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let queue = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
     let slow = std::sync::Arc::new(Slow(memory.clone()));
     let queue = match mode {
@@ -199,9 +201,8 @@ async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up(m
     db.remove().await;
 }
 
-#[tokio::test]
-async fn g7_a_settle_by_a_worker_whose_lease_was_taken_over_changes_nothing() {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn g7_a_settle_by_a_worker_whose_lease_was_taken_over_changes_nothing<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let (taken_over, was_taken_over) = tokio::sync::watch::channel(false);
     struct Waits(Memory, tokio::sync::watch::Receiver<bool>);
     impl LeasedMessageHandler for Waits {
@@ -220,38 +221,28 @@ async fn g7_a_settle_by_a_worker_whose_lease_was_taken_over_changes_nothing() {
         .unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
     memory.has(1).await;
-    // Another worker takes the partition over, as it would after the lease's end, and settles; and vacuum trims the chain,
-    // so that the number of the late settlement's link is free again.
-    let take_over = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts)
-                     SELECT reader, partition_id, epoch + n, 1, 0
-                     FROM (SELECT * FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1) c, generate_series(1, 3) AS n";
-    sqlx::raw_sql(take_over).execute(&db.pool).await.unwrap();
-    sqlx::raw_sql("DELETE FROM posthaste_cursor WHERE epoch < (SELECT max(epoch) FROM posthaste_cursor)")
-        .execute(&db.pool)
-        .await
-        .unwrap();
+    take_over(&db.pool).await;
     let newest = count(&db.pool, "SELECT max(epoch) FROM posthaste_cursor").await;
     taken_over.send(true).unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("next")).await.unwrap();
     memory.has(2).await;
     handle.stop().await;
     assert_eq!(memory.payloads(), ["x", "next"]);
-    let dead: Vec<Vec<u8>> =
-        sqlx::query_scalar("SELECT payload FROM posthaste_dead_letter").fetch_all(&db.pool).await.unwrap();
+    let dead =
+        S::Db::bytes(&mut *db.pool.acquire().await.unwrap(), "SELECT payload FROM posthaste_dead_letter")
+            .await;
+    let dead = dead.unwrap();
     assert_eq!(dead, [b"next"], "the late rejection of the first was not written");
     assert!(count(&db.pool, "SELECT max(epoch) FROM posthaste_cursor").await > newest);
-    super::stage::assert_consistent(&db.pool).await;
+    assert_consistent(&db.pool).await;
     db.remove().await;
 }
 
-async fn a_lease_further_ahead_than_it_is_long_counts_as_expired(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
-    super::stage::register(&db, Partitions::of(1)).await;
+async fn a_lease_further_ahead_than_it_is_long_counts_as_expired<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    register(&db, Partitions::of(1)).await;
     // A day ahead, although it lasts only 30 s: the clock was set back.
-    let ahead = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
-                 SELECT reader, partition_id, epoch + 1, 0, 1, gen_random_uuid(), now() + interval '1 day', 30000
-                 FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
-    sqlx::raw_sql(ahead).execute(&db.pool).await.unwrap();
+    leave_lease(&db.pool, 1, 24 * 3_600_000).await;
     let handle =
         builder(&db).queue("q", Partitions::of(1)).handled(mode, memory.handler()).start().await.unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
@@ -261,33 +252,29 @@ async fn a_lease_further_ahead_than_it_is_long_counts_as_expired(mode: Mode) {
     db.remove().await;
 }
 
-async fn who_inherits_a_crash_gets_the_suspect_alone(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
-    super::stage::register(&db, Partitions::of(1)).await;
+async fn who_inherits_a_crash_gets_the_suspect_alone<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    register(&db, Partitions::of(1)).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
     outbox.enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 5]).await.unwrap();
-    let crashed = "INSERT INTO posthaste_cursor (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms)
-                   SELECT reader, partition_id, epoch + 1, 0, 3, gen_random_uuid(), now() - interval '1 s', 30000
-                   FROM posthaste_cursor ORDER BY epoch DESC LIMIT 1";
-    sqlx::raw_sql(crashed).execute(&db.pool).await.unwrap();
+    leave_lease(&db.pool, 3, -1000).await;
     remember_links(&db).await;
     let handle =
         builder(&db).queue("q", Partitions::of(1)).handled(mode, memory.handler()).start().await.unwrap();
     memory.has(5).await;
     handle.stop().await;
     assert_eq!(memory.all()[0].message.attempts, 3);
-    let settled: Vec<i64> = sqlx::query_scalar("SELECT DISTINCT processed_seq FROM links ORDER BY 1")
-        .fetch_all(&db.pool)
-        .await
-        .unwrap();
+    let settled = numbers(&db.pool, "SELECT DISTINCT processed_seq FROM links ORDER BY 1").await;
     assert_eq!(settled, [0, 1, 5], "one message, then the others");
     mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
 /// It cannot be dropped, so it is awaited; and nobody took its lease over.
-async fn g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_returns(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_returns<S: Server>(
+    mode: Mode,
+) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handler = memory.scripted(|_, message| {
         if message.partition == 0 {
             std::thread::sleep(secs(1));
@@ -311,8 +298,8 @@ async fn g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_
 }
 
 /// The database is so slow that the lease is over when the batch arrives: the handler was not called, so it is no try.
-async fn a_batch_that_arrives_too_late_is_no_try(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn a_batch_that_arrives_too_late_is_no_try<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handle = builder(&db)
         .processor_tuning(quick_retries())
         .queue("q", Partitions::of(1))
@@ -324,13 +311,13 @@ async fn a_batch_that_arrives_too_late_is_no_try(mode: Mode) {
         .unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("0")).await.unwrap();
     eventually("it is settled", async || settled(&db.pool).await == 1).await;
-    let mut slow = db.pool.begin().await.unwrap();
-    sqlx::raw_sql("LOCK TABLE posthaste_cursor IN SHARE MODE").execute(&mut *slow).await.unwrap();
+    let mut slow = db.pool.acquire().await.unwrap();
+    S::Db::keep_from_writing(&mut slow, "posthaste_cursor").await.unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("1")).await.unwrap();
-    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    eventually("the acquire waits", async || count(&db.pool, waiting).await > 0).await;
+    eventually("the acquire waits", async || S::Db::waiting_for_locks(&db.pool).await.unwrap() > 0).await;
     tokio::time::sleep(millis(1000)).await;
-    slow.commit().await.unwrap();
+    S::Db::let_write(&mut slow).await.unwrap();
+    drop(slow);
     eventually("it is settled", async || settled(&db.pool).await == 2).await;
     handle.stop().await;
     assert_eq!(memory.payloads(), ["0", "1"]);
@@ -342,8 +329,8 @@ async fn a_batch_that_arrives_too_late_is_no_try(mode: Mode) {
 
 /// The reply to an acquire is lost: the next one finds its own link, for which no handler was called. A message whose
 /// handler was not called is not buried for it.
-async fn no_message_is_buried_for_the_death_of_a_session(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
+async fn no_message_is_buried_for_the_death_of_a_session<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     let handle = builder(&db)
         .processor_tuning(quick_retries())
         .queue("q", Partitions::of(1))
@@ -359,16 +346,13 @@ async fn no_message_is_buried_for_the_death_of_a_session(mode: Mode) {
         let enqueue =
             tokio::spawn(async move { outbox.enqueue(&pool, "q", EnqueueMessage::new("x")).await.unwrap() });
         tokio::time::sleep(std::time::Duration::from_micros(u64::try_from(n).unwrap() * 300)).await;
-        let kill = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-                    WHERE datname = current_database() AND application_name LIKE '%posthaste'";
-        count(&db.pool, kill).await;
+        S::Db::kill_workers(&db.pool).await.unwrap();
         enqueue.await.unwrap();
         eventually("it is settled", async || settled(&db.pool).await == n).await;
     }
     handle.stop().await;
     let given: std::collections::HashSet<_> = memory.given().into_iter().collect();
-    let dead: Vec<i64> =
-        sqlx::query_scalar("SELECT id FROM posthaste_dead_letter").fetch_all(&db.pool).await.unwrap();
+    let dead = numbers(&db.pool, "SELECT id FROM posthaste_dead_letter").await;
     assert!(dead.iter().all(|id| given.contains(id)), "buried without having been handled: {dead:?}");
     mode.assert_effects(&db.pool).await;
     db.remove().await;

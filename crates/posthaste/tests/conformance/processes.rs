@@ -17,19 +17,23 @@ use posthaste::{
     EnqueueMessage, HandlerResult, LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxMessage,
     Partitions, TransactionalHandler, TransactionalMessageHandler,
 };
-use sqlx::{PgConnection, PgPool, Postgres};
+use sqlx::Pool;
 use tokio::time::Instant;
 
-use super::{
-    modes::{InMode, Mode, in_modes, write_effects},
-    stage::{Db, assert_consistent, builder_on, fresh, millis, secs, settled, within},
+use crate::{
+    cases::cases,
+    dialect::{Dialect, Tested},
+    fresh::{Fresh, Server},
+    modes::{InMode, Mode},
+    stage::{assert_consistent, builder_on, fresh, millis, register, secs, settled, within},
 };
 
-in_modes! {
+cases! {
     [leased, transactional, batch]:
         g4_four_processes_compete_without_a_duplicate,
         g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s,
-        g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes;
+        g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes
+            except(sqlite = "a process that is paused while it writes keeps the lock of the file: nobody can take it away");
 }
 
 /// In the environment of a worker: the database and the file.
@@ -60,9 +64,9 @@ impl LeasedMessageHandler for Clerk {
     }
 }
 
-impl TransactionalHandler<Postgres> for Clerk {
-    async fn handle(&self, conn: &mut PgConnection, msgs: &[OutboxMessage]) -> HandlerResult {
-        if let Err(error) = write_effects(msgs).execute(conn).await {
+impl<DB: Tested> TransactionalHandler<DB> for Clerk {
+    async fn handle(&self, conn: &mut DB::Connection, msgs: &[OutboxMessage]) -> HandlerResult {
+        if let Err(error) = DB::write_effects(conn, msgs, true).await {
             return HandlerResult::Retry { reason: error.to_string() };
         }
         for msg in msgs {
@@ -72,17 +76,17 @@ impl TransactionalHandler<Postgres> for Clerk {
     }
 }
 
-impl TransactionalMessageHandler<Postgres> for Clerk {
-    async fn handle(&self, conn: &mut PgConnection, msg: &OutboxMessage) -> HandlerResult {
-        TransactionalHandler::handle(self, conn, std::slice::from_ref(msg)).await
+impl<DB: Tested> TransactionalMessageHandler<DB> for Clerk {
+    async fn handle(&self, conn: &mut DB::Connection, msg: &OutboxMessage) -> HandlerResult {
+        <Self as TransactionalHandler<DB>>::handle(self, conn, std::slice::from_ref(msg)).await
     }
 }
 
 /// If this process was started as a worker: be one until killed, or until standard input is closed.
-async fn be_a_worker_if_asked(mode: Mode) -> bool {
+async fn be_a_worker_if_asked<S: Server>(mode: Mode) -> bool {
     let Ok(url) = std::env::var(WORKER) else { return false };
     let file = std::env::var_os(FILE).map(PathBuf::from).expect("a file");
-    let pool = PgPool::connect(&url).await.expect("the database");
+    let pool = Pool::<S::Db>::connect_with(S::Db::options(&url)).await.expect("the database");
     let handle = builder_on(pool)
         .queue("q", Partitions::of(4))
         .handled(mode, Clerk { file })
@@ -108,17 +112,9 @@ struct Workers {
 }
 
 impl Workers {
-    fn new(db: &Db, mode: Mode, test: &str, folder: &Path) -> Self {
-        let options = db.pool.connect_options();
-        let name = options.get_database().unwrap_or_default();
-        let url = format!(
-            "postgres://{}@{}:{}/{name}",
-            options.get_username(),
-            options.get_host(),
-            options.get_port()
-        );
-        let test = format!("postgres::processes::{}::{test}", mode.module());
-        Self { test, url, file: folder.join("seen"), children: Vec::new() }
+    fn new<S: Server>(db: &Fresh<S>, mode: Mode, test: &str, folder: &Path) -> Self {
+        let test = format!("processes::{}::{}::{test}", S::NAME, mode.module());
+        Self { test, url: db.url.clone(), file: folder.join("seen"), children: Vec::new() }
     }
 
     fn hire(&mut self) -> Pid {
@@ -163,18 +159,15 @@ impl Drop for Workers {
     }
 }
 
-async fn send(outbox: &Outbox<Postgres>, pool: &PgPool, messages: u32) {
+async fn send<DB: Tested>(outbox: &Outbox<DB>, pool: &Pool<DB>, messages: u32) {
     let messages: Vec<_> = (0..messages).map(|n| EnqueueMessage::new("x").partition(n % 4)).collect();
     outbox.enqueue_batch(pool, "q", &messages).await.unwrap();
 }
 
 /// A database with the queue, an outbox to enqueue to, and a folder.
-async fn start() -> (Db, Outbox<Postgres>, tempfile::TempDir) {
-    let db = fresh().await;
-    let memory = super::stage::Memory::new();
-    let handle =
-        builder_on(db.pool.clone()).queue("q", Partitions::of(4)).leased(memory.handler()).start().await;
-    handle.unwrap().stop().await;
+async fn start<S: Server>() -> (Fresh<S>, Outbox<S::Db>, tempfile::TempDir) {
+    let db = fresh::<S>().await;
+    register(&db, Partitions::of(4)).await;
     let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
     (db, outbox, tempfile::tempdir().unwrap())
 }
@@ -192,11 +185,11 @@ fn assert_order(seen: &[[i64; 5]], each: i64) {
     assert!((0..4).all(|partition| next.get(&partition) == Some(&(each + 1))), "{next:?}");
 }
 
-async fn g4_four_processes_compete_without_a_duplicate(mode: Mode) {
-    if be_a_worker_if_asked(mode).await {
+async fn g4_four_processes_compete_without_a_duplicate<S: Server>(mode: Mode) {
+    if be_a_worker_if_asked::<S>(mode).await {
         return;
     }
-    let (db, outbox, folder) = start().await;
+    let (db, outbox, folder) = start::<S>().await;
     let test = "g4_four_processes_compete_without_a_duplicate";
     let mut workers = Workers::new(&db, mode, test, folder.path());
     for _ in 0..4 {
@@ -218,11 +211,11 @@ async fn g4_four_processes_compete_without_a_duplicate(mode: Mode) {
     db.remove().await;
 }
 
-async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s(mode: Mode) {
-    if be_a_worker_if_asked(mode).await {
+async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s<S: Server>(mode: Mode) {
+    if be_a_worker_if_asked::<S>(mode).await {
         return;
     }
-    let (db, outbox, folder) = start().await;
+    let (db, outbox, folder) = start::<S>().await;
     let test = "g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s";
     let mut workers = Workers::new(&db, mode, test, folder.path());
     workers.hire();
@@ -254,11 +247,11 @@ async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s(
     db.remove().await;
 }
 
-async fn g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes(mode: Mode) {
-    if be_a_worker_if_asked(mode).await {
+async fn g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes<S: Server>(mode: Mode) {
+    if be_a_worker_if_asked::<S>(mode).await {
         return;
     }
-    let (db, outbox, folder) = start().await;
+    let (db, outbox, folder) = start::<S>().await;
     let test = "g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes";
     let mut workers = Workers::new(&db, mode, test, folder.path());
     let first = workers.hire();

@@ -2,15 +2,36 @@
 
 use posthaste::{EnqueueMessage, HandlerResult, Partitions};
 
-use super::stage::{
-    Db, Memory, Step, assert_consistent, builder, count, eventually, fresh, quick_retries, remember_links,
-    settled,
+use crate::{
+    cases::cases,
+    dialect::Dialect,
+    fresh::{Fresh, Server},
+    stage::{
+        Memory, Step, assert_consistent, builder, count, eventually, fresh, quick_retries, register,
+        remember_links, settled,
+    },
 };
 
+cases! {
+    []:
+        success_settles_what_was_taken_and_leaves_the_rest_for_the_next_batch,
+        retry_settles_the_prefix_and_brings_the_rest_again,
+        a_message_left_unsettled_before_a_retry_comes_again_with_everything_behind_it,
+        reject_of_the_batch_buries_what_was_taken_and_is_unsettled,
+        single_rejections_are_buried_with_their_reasons,
+        acking_too_much_settles_no_other_message,
+        success_without_taking_a_message_is_a_retry,
+        a_panic_is_a_retry_with_its_text,
+        a_retry_with_everything_settled_is_no_try_of_the_next_message;
+}
+
 /// Enqueues `n` messages "0", "1", … to one partition before the workers start, so that they come as one batch.
-async fn played(n: u32, script: impl Fn(usize, &str) -> Step + Send + Sync + 'static) -> (Db, Memory) {
-    let db = fresh().await;
-    super::stage::register(&db, Partitions::of(1)).await;
+async fn played<S: Server>(
+    n: u32,
+    script: impl Fn(usize, &str) -> Step + Send + Sync + 'static,
+) -> (Fresh<S>, Memory) {
+    let db = fresh::<S>().await;
+    register(&db, Partitions::of(1)).await;
     remember_links(&db).await;
     let outbox = posthaste::Outbox::connect(db.pool.clone()).await.unwrap();
     let messages: Vec<_> = (0..n).map(|n| EnqueueMessage::new(n.to_string())).collect();
@@ -32,20 +53,18 @@ async fn played(n: u32, script: impl Fn(usize, &str) -> Step + Send + Sync + 'st
     (db, memory)
 }
 
-async fn dead(db: &Db) -> Vec<(String, String)> {
-    sqlx::query_as("SELECT convert_from(payload, 'UTF8'), reason FROM posthaste_dead_letter ORDER BY seq")
-        .fetch_all(&db.pool)
-        .await
-        .unwrap()
+/// The payloads of the dead letters, and the reasons.
+async fn dead<S: Server>(db: &Fresh<S>) -> Vec<(String, String)> {
+    let letters = S::Db::dead_letters(&mut *db.pool.acquire().await.unwrap()).await.unwrap();
+    letters.into_iter().map(|dead| (String::from_utf8(dead.payload).unwrap(), dead.reason)).collect()
 }
 
 fn retry() -> Step {
     Step::Return(HandlerResult::Retry { reason: "later".to_owned() })
 }
 
-#[tokio::test]
-async fn success_settles_what_was_taken_and_leaves_the_rest_for_the_next_batch() {
-    let (db, memory) = played(5, |call, n| match (call, n) {
+async fn success_settles_what_was_taken_and_leaves_the_rest_for_the_next_batch<S: Server>() {
+    let (db, memory) = played::<S>(5, |call, n| match (call, n) {
         (1, "2") => Step::Return(HandlerResult::Success),
         _ => Step::Leave,
     })
@@ -56,9 +75,9 @@ async fn success_settles_what_was_taken_and_leaves_the_rest_for_the_next_batch()
     db.remove().await;
 }
 
-#[tokio::test]
-async fn retry_settles_the_prefix_and_brings_the_rest_again() {
-    let (db, memory) = played(5, |call, n| if call == 1 && n == "3" { retry() } else { Step::Ack }).await;
+async fn retry_settles_the_prefix_and_brings_the_rest_again<S: Server>() {
+    let (db, memory) =
+        played::<S>(5, |call, n| if call == 1 && n == "3" { retry() } else { Step::Ack }).await;
     assert_eq!(memory.payloads(), ["0", "1", "2", "3", "3", "4"]);
     let attempts: Vec<_> = memory.all().iter().map(|seen| seen.message.attempts).collect();
     assert_eq!(
@@ -69,9 +88,8 @@ async fn retry_settles_the_prefix_and_brings_the_rest_again() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_message_left_unsettled_before_a_retry_comes_again_with_everything_behind_it() {
-    let (db, memory) = played(4, |call, n| match (call, n) {
+async fn a_message_left_unsettled_before_a_retry_comes_again_with_everything_behind_it<S: Server>() {
+    let (db, memory) = played::<S>(4, |call, n| match (call, n) {
         (1, "1") => Step::Leave,
         (1, "2") => Step::Reject("not written: it comes again".to_owned()),
         (1, "3") => retry(),
@@ -83,9 +101,8 @@ async fn a_message_left_unsettled_before_a_retry_comes_again_with_everything_beh
     db.remove().await;
 }
 
-#[tokio::test]
-async fn reject_of_the_batch_buries_what_was_taken_and_is_unsettled() {
-    let (db, memory) = played(5, |call, n| match (call, n) {
+async fn reject_of_the_batch_buries_what_was_taken_and_is_unsettled<S: Server>() {
+    let (db, memory) = played::<S>(5, |call, n| match (call, n) {
         (1, "1" | "3") => Step::Leave,
         (1, "4") => Step::Return(HandlerResult::Reject { reason: "all wrong".to_owned() }),
         _ => Step::Ack,
@@ -97,19 +114,17 @@ async fn reject_of_the_batch_buries_what_was_taken_and_is_unsettled() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn single_rejections_are_buried_with_their_reasons() {
+async fn single_rejections_are_buried_with_their_reasons<S: Server>() {
     let (db, memory) =
-        played(4, |_, n| if n == "0" || n == "2" { Step::Reject(format!("no {n}")) } else { Step::Ack })
+        played::<S>(4, |_, n| if n == "0" || n == "2" { Step::Reject(format!("no {n}")) } else { Step::Ack })
             .await;
     assert_eq!(memory.payloads(), ["0", "1", "2", "3"]);
     assert_eq!(dead(&db).await, ["0", "2"].map(|n| (n.to_owned(), format!("no {n}"))));
     db.remove().await;
 }
 
-#[tokio::test]
-async fn acking_too_much_settles_no_other_message() {
-    let (db, memory) = played(3, |call, n| match (call, n) {
+async fn acking_too_much_settles_no_other_message<S: Server>() {
+    let (db, memory) = played::<S>(3, |call, n| match (call, n) {
         (1, "0") => Step::AckMany(1000),
         (1, "1") => retry(),
         _ => Step::Ack,
@@ -119,8 +134,7 @@ async fn acking_too_much_settles_no_other_message() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn success_without_taking_a_message_is_a_retry() {
+async fn success_without_taking_a_message_is_a_retry<S: Server>() {
     use posthaste::{Batch, LeasedHandler};
     use std::sync::atomic::{AtomicU32, Ordering};
     struct Lazy(AtomicU32, Memory);
@@ -138,7 +152,7 @@ async fn success_without_taking_a_message_is_a_retry() {
             HandlerResult::Success
         }
     }
-    let (db, memory) = (fresh().await, Memory::new());
+    let (db, memory) = (fresh::<S>().await, Memory::new());
     remember_links(&db).await;
     let handle = builder(&db)
         .processor_tuning(quick_retries())
@@ -157,9 +171,8 @@ async fn success_without_taking_a_message_is_a_retry() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_panic_is_a_retry_with_its_text() {
-    let (db, memory) = played(3, |call, n| match (call, n) {
+async fn a_panic_is_a_retry_with_its_text<S: Server>() {
+    let (db, memory) = played::<S>(3, |call, n| match (call, n) {
         (1, "1") => Step::Panic("bad luck".to_owned()),
         _ => Step::Ack,
     })
@@ -171,9 +184,8 @@ async fn a_panic_is_a_retry_with_its_text() {
 }
 
 /// The handler settled all it took and failed for another reason: nobody else pays for that.
-#[tokio::test]
-async fn a_retry_with_everything_settled_is_no_try_of_the_next_message() {
-    let db = fresh().await;
+async fn a_retry_with_everything_settled_is_no_try_of_the_next_message<S: Server>() {
+    let db = fresh::<S>().await;
     let memory = Memory::new();
     let handler = {
         use posthaste::{Batch, LeasedHandler};

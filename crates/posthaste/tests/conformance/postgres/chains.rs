@@ -1,83 +1,18 @@
-//! G12 and the chains: sessions killed, and appends that come too late.
+//! The chains, and appends that come too late: statements that a trigger stalls between their locks and their writes.
 
 use posthaste::{EnqueueMessage, Partitions};
 use sqlx::{Connection, PgConnection, PgPool};
-use tokio::time::Instant;
 
-use super::{
-    modes::{InMode, Mode, in_modes},
-    stage::{Memory, Step, assert_consistent, builder, count, eventually, fresh, millis, secs, settled},
+use super::{Db, count, fresh};
+use crate::{
+    cases::in_modes,
+    modes::{InMode, Mode},
+    stage::{Memory, Step, assert_consistent, builder, builder_on, eventually, millis, secs, settled},
 };
 
 in_modes! {
     [leased, transactional, batch]:
-        g12_killed_sessions_of_every_kind_delay_delivery_by_less_than_5_s_and_lose_nothing,
-        trimming_both_chains_to_their_newest_links_changes_nothing,
         g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain_trimmed_changes_nothing;
-}
-
-/// Kills every session of the workers, whatever it is doing.
-async fn kill_workers(pool: &PgPool) -> i64 {
-    let sql = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
-               WHERE datname = current_database() AND application_name LIKE '%posthaste'";
-    sqlx::query_scalar(sql).fetch_one(pool).await.expect("they are killed")
-}
-
-async fn g12_killed_sessions_of_every_kind_delay_delivery_by_less_than_5_s_and_lose_nothing(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
-    let handle =
-        builder(&db).queue("q", Partitions::of(4)).handled(mode, memory.handler()).start().await.unwrap();
-    let outbox = handle.outbox();
-    let mut sent = 0;
-    for round in 0..10_u32 {
-        assert!(kill_workers(&db.pool).await > 0, "there are workers to kill");
-        let killed = Instant::now();
-        for n in 0..20 {
-            outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x").partition((round + n) % 4)).await.unwrap();
-            sent += 1;
-            if n == 10 {
-                // In the middle of it all.
-                kill_workers(&db.pool).await;
-            }
-        }
-        eventually("all is settled", async || settled(&db.pool).await == sent).await;
-        assert!(killed.elapsed() < secs(5), "{:?}", killed.elapsed());
-    }
-    handle.stop().await;
-    let mut ids = memory.ids();
-    ids.sort_unstable();
-    ids.dedup();
-    assert_eq!(ids.len(), usize::try_from(sent).unwrap(), "each at least once");
-    assert_consistent(&db.pool).await;
-    mode.assert_effects(&db.pool).await;
-    db.remove().await;
-}
-
-async fn trimming_both_chains_to_their_newest_links_changes_nothing(mode: Mode) {
-    let (db, memory) = (fresh().await, Memory::new());
-    let handle =
-        builder(&db).queue("q", Partitions::of(1)).handled(mode, memory.handler()).start().await.unwrap();
-    for n in 0..20_usize {
-        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
-        memory.has(n + 1).await;
-        // Trim both chains to their newest links while everything runs.
-        for trim in [
-            "DELETE FROM posthaste_tick WHERE id < (SELECT max(id) FROM posthaste_tick)",
-            "DELETE FROM posthaste_cursor c WHERE epoch < (SELECT max(epoch) FROM posthaste_cursor n
-             WHERE n.partition_id = c.partition_id)",
-        ] {
-            sqlx::raw_sql(trim).execute(&db.pool).await.unwrap();
-        }
-    }
-    handle.stop().await;
-    assert_eq!(
-        memory.all().iter().map(|seen| seen.message.seq).collect::<Vec<_>>(),
-        (1..=20).collect::<Vec<_>>()
-    );
-    assert_eq!(count(&db.pool, "SELECT max(last_seq) FROM posthaste_outgoing").await, 20);
-    assert_consistent(&db.pool).await;
-    mode.assert_effects(&db.pool).await;
-    db.remove().await;
 }
 
 /// Racing sequencers, held up by a lock on the table of segments and let go all at once, while the chain is trimmed.
@@ -127,7 +62,7 @@ struct Gate {
 
 impl Gate {
     /// Stalls what `application` appends to `table`, until opened.
-    async fn close(db: &super::stage::Db, table: &str, application: &str) -> Self {
+    async fn close(db: &Db, table: &str, application: &str) -> Self {
         let key: i64 =
             sqlx::query_scalar("SELECT (random() * 1e9)::bigint").fetch_one(&db.pool).await.unwrap();
         let trigger = format!(
@@ -172,7 +107,7 @@ async fn trim(conn: &mut PgConnection, table: &str, number: &str) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).execute(conn).await.unwrap();
 }
 
-async fn named(db: &super::stage::Db, application: &str) -> PgPool {
+async fn named(db: &Db, application: &str) -> PgPool {
     PgPool::connect_with((*db.pool.connect_options()).clone().application_name(application)).await.unwrap()
 }
 
@@ -185,7 +120,7 @@ async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain
     let lease = LeaseConfig { duration: millis(2000), headroom: millis(500) };
     let (slow_pool, memory) = (named(&db, "slow").await, Memory::new());
     let (go, told) = tokio::sync::watch::channel(false);
-    let slow = super::stage::builder_on(slow_pool.clone())
+    let slow = builder_on(slow_pool.clone())
         .queue("q", Partitions::of(1))
         .handled(mode, memory.scripted(move |_, _| Step::AckWhen(told.clone())))
         .lease(lease)
@@ -200,7 +135,7 @@ async fn g7_a_settle_that_stalls_while_its_partition_is_taken_over_and_the_chain
     go.send(true).unwrap();
     eventually("it stalls", async || gate.stalled(&db.pool).await).await;
     let (quick_pool, quick_memory) = (named(&db, "quick").await, Memory::new());
-    let quick = super::stage::builder_on(quick_pool.clone())
+    let quick = builder_on(quick_pool.clone())
         .queue("q", Partitions::of(1))
         .handled(mode, quick_memory.handler())
         .lease(lease)
@@ -241,7 +176,7 @@ async fn a_tick_that_stalls_while_others_tick_and_the_chain_is_trimmed_sequences
     let db = fresh().await;
     let (slow_pool, memory) = (named(&db, "slow").await, Memory::new());
     let start = async |pool: PgPool| {
-        let outbox = super::stage::builder_on(pool).queue("q", Partitions::of(1)).leased(memory.handler());
+        let outbox = builder_on(pool).queue("q", Partitions::of(1)).leased(memory.handler());
         outbox.start().await.unwrap()
     };
     let slow = start(slow_pool.clone()).await;

@@ -1,33 +1,52 @@
 //! What goes in: every way in, every limit, and what is refused before anything is written.
 
-use posthaste::{EnqueueMessage, Outbox, OutboxError, Partitions};
-use sqlx::{Connection, Postgres};
+use posthaste::{EnqueueMessage, Outbox, OutboxError, Partitions, Target};
+use sqlx::Connection;
 
-use super::stage::{Db, Memory, builder, count, fresh};
+use crate::{
+    cases::cases,
+    dialect::Dialect,
+    fresh::{Fresh, Server},
+    stage::{Memory, begin, builder, count, eventually, fresh, numbers, register},
+};
+
+cases! {
+    []:
+        a_transaction_a_connection_and_a_pool_are_ways_in,
+        transaction_can_be_used_in_a_spawned_task,
+        the_ids_of_a_batch_are_in_its_order,
+        a_key_goes_where_the_database_says_too except(sqlite = "it has no MD5"),
+        bad_input_is_refused_before_anything_is_written_and_the_transaction_stays_usable,
+        everything_at_its_limit_is_taken_and_delivered_as_it_was,
+        a_queue_that_another_process_registers_later_is_found,
+        registering_with_another_count_or_twice_is_refused,
+        a_pool_of_one_is_enough_for_a_producer_inside_its_transaction,
+        calls_that_are_dropped_half_way_leave_the_pool_as_it_was;
+}
 
 const INCOMING: &str = "SELECT count(*) FROM posthaste_incoming";
 
 /// A database with queue `q` of four partitions, and an outbox that only enqueues.
-async fn producer() -> (Db, Outbox<Postgres>) {
-    let db = fresh().await;
-    super::stage::register(&db, Partitions::of(4)).await;
+async fn producer<S: Server>() -> (Fresh<S>, Outbox<S::Db>) {
+    let db = fresh::<S>().await;
+    register(&db, Partitions::of(4)).await;
     let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
     (db, outbox)
 }
 
-#[tokio::test]
-async fn a_transaction_a_connection_and_a_pool_are_ways_in() {
-    let (db, outbox) = producer().await;
+async fn a_transaction_a_connection_and_a_pool_are_ways_in<S: Server>() {
+    let (db, outbox) = producer::<S>().await;
     let message = || EnqueueMessage::new("x");
-    let mut tx = db.pool.begin().await.unwrap();
+    let mut tx = begin(&db.pool).await;
     outbox.enqueue(&mut tx, "q", message()).await.unwrap();
-    outbox.enqueue(&mut *tx, "q", message()).await.unwrap();
+    outbox.enqueue(Target::Connection(&mut *tx), "q", message()).await.unwrap();
     assert_eq!(count(&db.pool, INCOMING).await, 0);
     tx.commit().await.unwrap();
     let mut pooled = db.pool.acquire().await.unwrap();
     outbox.enqueue(&mut pooled, "q", message()).await.unwrap();
-    let mut own = sqlx::PgConnection::connect_with(&db.pool.connect_options()).await.unwrap();
-    outbox.enqueue(&mut own, "q", message()).await.unwrap();
+    let mut own =
+        <S::Db as sqlx::Database>::Connection::connect_with(&db.pool.connect_options()).await.unwrap();
+    outbox.enqueue(Target::Connection(&mut own), "q", message()).await.unwrap();
     outbox.enqueue(&db.pool, "q", message()).await.unwrap();
     assert_eq!(count(&db.pool, INCOMING).await, 5);
 
@@ -51,9 +70,8 @@ async fn a_transaction_a_connection_and_a_pool_are_ways_in() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn transaction_can_be_used_in_a_spawned_task() {
-    let (db, outbox) = producer().await;
+async fn transaction_can_be_used_in_a_spawned_task<S: Server>() {
+    let (db, outbox) = producer::<S>().await;
     let spawned = outbox.clone();
     let id = tokio::spawn(async move {
         spawned.transaction(async |tx| spawned.enqueue(tx, "q", EnqueueMessage::new("x")).await).await
@@ -62,42 +80,43 @@ async fn transaction_can_be_used_in_a_spawned_task() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn the_ids_of_a_batch_are_in_its_order() {
-    let (db, outbox) = producer().await;
+async fn the_ids_of_a_batch_are_in_its_order<S: Server>() {
+    let (db, outbox) = producer::<S>().await;
     let messages: Vec<_> =
         (0..5000_u32).map(|n| EnqueueMessage::new(n.to_string()).partition(n % 4)).collect();
     let ids = outbox.enqueue_batch(&db.pool, "q", &messages).await.unwrap();
     assert!(ids.is_sorted() && ids.len() == 5000);
-    let stored: Vec<(i64, Vec<u8>)> =
-        sqlx::query_as("SELECT id, payload FROM posthaste_incoming ORDER BY id")
-            .fetch_all(&db.pool)
-            .await
-            .unwrap();
-    for ((id, message), (stored_id, payload)) in ids.iter().zip(&messages).zip(&stored) {
-        assert_eq!((id.0, &message.payload), (*stored_id, payload));
+    let stored = numbers(&db.pool, "SELECT id FROM posthaste_incoming ORDER BY id").await;
+    let mut conn = db.pool.acquire().await.unwrap();
+    let payloads =
+        S::Db::bytes(&mut conn, "SELECT payload FROM posthaste_incoming ORDER BY id").await.unwrap();
+    assert_eq!((stored.len(), payloads.len()), (5000, 5000));
+    for ((id, message), (stored, payload)) in ids.iter().zip(&messages).zip(stored.iter().zip(&payloads)) {
+        assert_eq!((id.0, &message.payload), (*stored, payload));
     }
+    drop(conn);
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_key_goes_where_the_database_says_too() {
-    let (db, outbox) = producer().await;
+async fn a_key_goes_where_the_database_says_too<S: Server>() {
+    let (db, outbox) = producer::<S>().await;
     let keys: Vec<String> = (0..200).map(|n| format!("customer-{n} ü")).collect();
     // With a key the field is ignored, even if it is out of range.
     let messages: Vec<_> = keys.iter().map(|key| EnqueueMessage::new("").key(key).partition(99)).collect();
     outbox.enqueue_batch(&db.pool, "q", &messages).await.unwrap();
-    let wrong =
+    let wrong = format!(
         "SELECT count(*) FROM posthaste_incoming i JOIN posthaste_partition p ON p.id = i.partition_id
-                 WHERE p.number <> ('x' || left(md5(i.key), 8))::bit(32)::bigint % 4";
-    assert_eq!(count(&db.pool, wrong).await, 0);
+         WHERE p.number <> {} % 4",
+        S::Db::KEY_AS_NUMBER
+    );
+    assert_eq!(count(&db.pool, &wrong).await, 0);
     let used = "SELECT count(DISTINCT partition_id) FROM posthaste_incoming";
     assert_eq!(count(&db.pool, used).await, 4);
     db.remove().await;
 }
 
-#[tokio::test]
-async fn json_is_serialised_and_named() {
+#[test]
+fn json_is_serialised_and_named() {
     let message = EnqueueMessage::json(&serde_json::json!({ "total": 42 })).unwrap();
     assert_eq!(
         (message.payload.as_slice(), message.payload_type),
@@ -108,12 +127,11 @@ async fn json_is_serialised_and_named() {
 }
 
 /// Everything that is refused, in a transaction that must stay usable.
-#[tokio::test]
-async fn bad_input_is_refused_before_anything_is_written_and_the_transaction_stays_usable() {
-    let (db, outbox) = producer().await;
+async fn bad_input_is_refused_before_anything_is_written_and_the_transaction_stays_usable<S: Server>() {
+    let (db, outbox) = producer::<S>().await;
     let new = || EnqueueMessage::new("x");
     let long = "x".repeat(300);
-    let mut tx = db.pool.begin().await.unwrap();
+    let mut tx = begin(&db.pool).await;
 
     type Check = fn(&OutboxError) -> bool;
     let cases: Vec<(EnqueueMessage<'_>, Check, &str)> = vec![
@@ -179,9 +197,8 @@ async fn bad_input_is_refused_before_anything_is_written_and_the_transaction_sta
     db.remove().await;
 }
 
-#[tokio::test]
-async fn everything_at_its_limit_is_taken_and_delivered_as_it_was() {
-    let db = fresh().await;
+async fn everything_at_its_limit_is_taken_and_delivered_as_it_was<S: Server>() {
+    let db = fresh::<S>().await;
     let longest = "q".repeat(128);
     let memory = Memory::new();
     let handle = builder(&db)
@@ -226,9 +243,8 @@ async fn everything_at_its_limit_is_taken_and_delivered_as_it_was() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_queue_that_another_process_registers_later_is_found() {
-    let (db, outbox) = producer().await;
+async fn a_queue_that_another_process_registers_later_is_found<S: Server>() {
+    let (db, outbox) = producer::<S>().await;
     assert!(outbox.enqueue(&db.pool, "late", EnqueueMessage::new("x")).await.is_err());
     let memory = Memory::new();
     let handle =
@@ -239,9 +255,8 @@ async fn a_queue_that_another_process_registers_later_is_found() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn registering_with_another_count_or_twice_is_refused() {
-    let (db, _outbox) = producer().await;
+async fn registering_with_another_count_or_twice_is_refused<S: Server>() {
+    let (db, _outbox) = producer::<S>().await;
     let start =
         async |partitions| builder(&db).queue("q", partitions).leased(Memory::new().handler()).start().await;
     let error = start(Partitions::of(8)).await.unwrap_err();
@@ -273,18 +288,17 @@ async fn registering_with_another_count_or_twice_is_refused() {
     db.remove().await;
 }
 
-#[tokio::test]
-async fn a_pool_of_one_is_enough_for_a_producer_inside_its_transaction() {
-    let (db, _outbox) = producer().await;
+async fn a_pool_of_one_is_enough_for_a_producer_inside_its_transaction<S: Server>() {
+    let (db, _outbox) = producer::<S>().await;
     let options = (*db.pool.connect_options()).clone();
-    let pool = sqlx::postgres::PgPoolOptions::new()
+    let pool = sqlx::pool::PoolOptions::<S::Db>::new()
         .max_connections(1)
         .acquire_timeout(std::time::Duration::from_secs(2))
         .connect_with(options)
         .await
         .unwrap();
     let outbox = Outbox::connect(pool.clone()).await.unwrap();
-    let mut tx = pool.begin().await.unwrap();
+    let mut tx = begin(&pool).await;
     outbox
         .enqueue(&mut tx, "q", EnqueueMessage::new("x"))
         .await
@@ -295,9 +309,8 @@ async fn a_pool_of_one_is_enough_for_a_producer_inside_its_transaction() {
 }
 
 /// At ever later moments: no connection of the pool is left inside a transaction, and what was begun is whole or not there.
-#[tokio::test]
-async fn calls_that_are_dropped_half_way_leave_the_pool_as_it_was() {
-    let (db, outbox) = producer().await;
+async fn calls_that_are_dropped_half_way_leave_the_pool_as_it_was<S: Server>() {
+    let (db, outbox) = producer::<S>().await;
     for step in 0..60_u64 {
         let moment = std::time::Duration::from_micros(step * 50);
         let messages = vec![EnqueueMessage::new("x"); 3];
@@ -308,16 +321,15 @@ async fn calls_that_are_dropped_half_way_leave_the_pool_as_it_was() {
         });
         tokio::time::timeout(moment, pairs).await.ok().map(Result::unwrap);
     }
-    let stuck = "SELECT count(*) FROM pg_stat_activity
-                 WHERE datname = current_database() AND state LIKE 'idle in transaction%'";
-    super::stage::eventually("nothing is left open", async || count(&db.pool, stuck).await == 0).await;
+    eventually("nothing is left open", async || S::Db::open_transactions(&db.pool).await.unwrap() == 0).await;
     for _ in 0..20 {
-        let mut tx = db.pool.begin().await.expect("a connection that is not inside a transaction");
+        let mut tx = S::Db::begin(&db.pool).await.expect("a connection that is not inside a transaction");
         outbox.enqueue(&mut tx, "q", EnqueueMessage::new("y")).await.unwrap();
         tx.rollback().await.unwrap();
     }
     assert_eq!(count(&db.pool, INCOMING).await % 3, 0, "whole or not there");
-    let rolled_back = "SELECT count(*) FROM posthaste_incoming WHERE payload = 'y'";
-    assert_eq!(count(&db.pool, rolled_back).await, 0);
+    let left =
+        S::Db::bytes(&mut *db.pool.acquire().await.unwrap(), "SELECT payload FROM posthaste_incoming").await;
+    assert!(left.unwrap().iter().all(|payload| payload == b"x"), "what was rolled back is not there");
     db.remove().await;
 }
