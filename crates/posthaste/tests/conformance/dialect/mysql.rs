@@ -127,13 +127,23 @@ impl Dialect for MySql {
     async fn insert_by_hand(conn: &mut MySqlConnection, each: u32, payload: &str) -> Result<()> {
         let sql = format!(
             "INSERT INTO posthaste_incoming (created_at, partition_id, payload_type, payload)
-             SELECT {}, p.id, 't', '{payload}' FROM posthaste_partition p CROSS JOIN {} AS s;
-             INSERT INTO posthaste_pending (id, partition_id)
-             SELECT id, partition_id FROM posthaste_incoming WHERE id >= last_insert_id()",
+             SELECT {}, p.id, 't', '{payload}' FROM posthaste_partition p CROSS JOIN {} AS s",
             Self::moment(0),
             Self::series(each)
         );
-        Self::run(conn, &sql).await
+        Self::run(conn, &sql).await?;
+        // Not by a statement that reads what it writes: it would wait for messages that others have not committed.
+        let rows = sqlx::query("SELECT id, partition_id FROM posthaste_incoming WHERE id >= last_insert_id()")
+            .fetch_all(&mut *conn)
+            .await?;
+        for rows in rows.chunks(10_000) {
+            let mut insert = sqlx::QueryBuilder::new("INSERT INTO posthaste_pending (id, partition_id) ");
+            insert.push_values(rows, |mut values, row| {
+                values.push_bind(row.get::<i64, _>(0)).push_bind(row.get::<i32, _>(1));
+            });
+            insert.build().execute(&mut *conn).await?;
+        }
+        Ok(())
     }
 
     async fn insert_strays(conn: &mut MySqlConnection, queue: &str, each: u32, payload: &str) -> Result<()> {
