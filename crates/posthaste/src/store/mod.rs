@@ -336,7 +336,10 @@ pub(crate) enum NewsChannel {
 pub(crate) trait Store: Clone + Send + Sync + 'static {
         type Db: Backend<Store = Self>;
 
-        /// What to say if a handler's transaction has ended before we end it.
+            /// Whether a connection is as good as before after a call on it was dropped half-way.
+    const CANCELS_CLEANLY: bool;
+
+    /// What to say if a handler's transaction has ended before we end it.
     const TRANSACTION_ENDED: &'static str;
 
 
@@ -381,8 +384,10 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         messages: &[NewMessage<'_>],
     ) -> impl Future<Output = Result<Enqueued>> + Send;
 
-        /// A transaction for the caller's own statements, on a connection of this pool. Where writers exclude each other, it
-    /// waits for its turn.
+            /// A transaction for the caller's own statements, on a connection of this pool; where [`CANCELS_CLEANLY`] says that it can
+    /// be dropped at any point. Where writers exclude each other, it waits for its turn.
+    ///
+    /// [`CANCELS_CLEANLY`]: Self::CANCELS_CLEANLY
     fn begin_for_caller(
         &self,
         pool: &Pool<Self::Db>,

@@ -214,8 +214,9 @@ fn handler_options(options: MySqlConnectOptions) -> MySqlConnectOptions {
 impl Store for MySqlStore {
     type Db = MySql;
 
-    const TRANSACTION_ENDED: &'static str = "the transaction that the handler was given has ended (by a COMMIT, ROLLBACK or \
-         DDL of the handler, or by a deadlock)";
+    const CANCELS_CLEANLY: bool = false;
+    const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or DDL), or a \
+         deadlock did";
 
     async fn migrate(pool: &Pool<MySql>, tables: &Tables) -> Result<()> {
         migrate::migrate(pool, tables).await
