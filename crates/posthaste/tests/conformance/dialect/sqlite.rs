@@ -108,15 +108,17 @@ impl Dialect for Sqlite {
         Self::run(conn, &sql).await
     }
 
-    /// Those of this process: a connection has the file open.
+    /// Those of this process: a connection has a thread, and the file stays open longer than the connection.
     async fn worker_sessions(pool: &SqlitePool) -> Result<i64> {
-        let file = pool.connect_options().get_filename().to_owned();
-        let opened = std::fs::read_dir("/proc/self/fd").expect("this process").filter(|entry| {
-            let link = entry.as_ref().ok().and_then(|entry| std::fs::read_link(entry.path()).ok());
-            link.is_some_and(|target| target == file)
+        let threads = std::fs::read_dir("/proc/self/task").expect("this process").filter(|thread| {
+            let name = thread
+                .as_ref()
+                .ok()
+                .and_then(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
+            name.is_some_and(|name| name.starts_with("sqlx-sqlite"))
         });
-        let opened = i64::try_from(opened.count()).expect("a number");
-        Ok(opened - i64::from(pool.size()))
+        let threads = i64::try_from(threads.count()).expect("a number");
+        Ok(threads - i64::from(pool.size()))
     }
 
     async fn idle_worker_sessions(_: &SqlitePool) -> Result<i64> {
