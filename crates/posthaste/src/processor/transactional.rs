@@ -113,12 +113,16 @@ impl<S: Store> Processor<S> {
         leased: &Leased,
         turn: &Turn<'_>,
     ) -> Result<BatchSettled, OutboxError> {
-        if let Some(verdict) = exhausted(leased, self.of.max_attempts) {
-            let decision = self.decide(leased, Handled::judged(verdict), turn.goes_on());
-            return self.settle(decision).await;
-        }
-        if turn.is_over() {
-            let decision = self.decide(leased, abandoned(), false);
+        let beside = match exhausted(leased, self.of.max_attempts) {
+            Some(verdict) => Some(self.decide(leased, Handled::judged(verdict), turn.goes_on())),
+            None if turn.is_over() => Some(self.decide(leased, abandoned(), false)),
+            None => None,
+        };
+        if let Some(decision) = beside {
+            // It may be the only connection there is.
+            if let Some(handling) = kept.take() {
+                self.shared.store.give_back(handling).await?;
+            }
             return self.settle(decision).await;
         }
         let mut handling = match kept.take() {

@@ -6,3 +6,4 @@
 mod fresh;
 mod ground;
 mod postgres;
+mod sqlite;

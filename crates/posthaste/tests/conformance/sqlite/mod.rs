@@ -1,0 +1,5 @@
+//! What is special to SQLite: one writer at a time, databases in memory, the log that is written ahead.
+
+mod pipeline;
+mod schema;
+mod stage;
