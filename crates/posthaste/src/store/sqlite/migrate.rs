@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection, Pool, Row, Sqlite, SqliteConnection};
 use super::{
     BEGIN, SqliteStore,
     busy::{Kind, patiently, reading, writing},
-    file_of, query,
+    check_is_shared, file_of, query,
     statements::{fill, names},
 };
 use crate::{
@@ -35,7 +35,8 @@ async fn migrate_once(pool: &Pool<Sqlite>, tables: &Tables) -> Result<()> {
     }
     if !is_file {
         // On the caller's connection: another one would be another database.
-        return create(&mut conn, tables).await;
+        create(&mut conn, tables).await?;
+        return check_is_shared(pool, tables).await;
     }
     drop(conn);
     // On one of our own, which is durable, and which is closed if this is dropped half-way.

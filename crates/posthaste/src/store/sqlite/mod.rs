@@ -35,7 +35,7 @@ use super::{
     Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
     connections::Connections, sealed,
 };
-use crate::{Partitions, wake::Wake};
+use crate::{OutboxError, Partitions, wake::Wake};
 
 impl sealed::Sealed for Sqlite {}
 
@@ -47,6 +47,8 @@ impl Backend for Sqlite {
 const BEGIN: &str = "BEGIN IMMEDIATE";
 /// How long SQLite itself waits for a lock while a connection is set up.
 const SET_UP_LIMIT: Duration = Duration::from_secs(5);
+/// How long a pool may take to find a connection that can be done without.
+const SPARE_LIMIT: Duration = Duration::from_secs(1);
 /// The log that is written ahead shrinks to this when it begins anew, and is made to when it is larger: in bytes.
 const LOG_LIMIT: u64 = 16 * 1024 * 1024;
 
@@ -122,6 +124,8 @@ impl SqliteStore {
         migrate::check_version(&mut conn, tables).await?;
         if file.is_some() {
             migrate::write_ahead(&mut conn).await?;
+        } else {
+            check_is_shared(pool, tables).await?;
         }
         let timeout = sqlx::raw_sql("PRAGMA busy_timeout").fetch_one(&mut *conn).await?.try_get(0)?;
         Ok((file, timeout))
@@ -147,6 +151,23 @@ async fn file_of(conn: &mut SqliteConnection) -> Result<Option<PathBuf>> {
         }
     }
     Ok(None)
+}
+
+/// In memory, all connections of a pool must lead to the same database. If the pool has none to spare now, nothing is found
+/// out.
+async fn check_is_shared(pool: &Pool<Sqlite>, tables: &Tables) -> Result<()> {
+    if pool.options().get_max_connections() == 1 {
+        return Ok(());
+    }
+    let Ok(Ok(mut other)) = tokio::time::timeout(SPARE_LIMIT, pool.acquire()).await else { return Ok(()) };
+    match migrate::check_version(&mut other, tables).await {
+        Err(OutboxError::NotMigrated { .. }) => Err(OutboxError::Unsuitable(
+            "each connection of this pool is a database in memory of its own: give the pool max_connections(1), or a shared \
+             cache, as \"sqlite::memory:\" has it"
+                .to_owned(),
+        )),
+        checked => checked,
+    }
 }
 
 /// A statement of ours.
@@ -289,7 +310,7 @@ impl Store for SqliteStore {
     }
 
     async fn end_session(&self, session: Session) -> Result<()> {
-        self.shared.sessions.end(session);
+        self.shared.sessions.end(session, self.is_in_memory()).await;
         Ok(())
     }
 

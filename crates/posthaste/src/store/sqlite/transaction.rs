@@ -10,8 +10,9 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicI64, Ordering},
+        atomic::{AtomicI64, AtomicU8, Ordering},
     },
+    time::Duration,
 };
 
 use sqlx::{AssertSqlSafe, Connection, Row, Sqlite, SqliteConnection};
@@ -32,36 +33,57 @@ const SAVEPOINT: &str = "posthaste_handler_9f2c41d07b";
 const UNSET: &str = "PRAGMA query_only = OFF";
 /// How many steps of SQLite's machine a statement goes before it looks whether its session was ended.
 const STEPS: i32 = 10_000;
+/// How many milliseconds that may take.
+const HEARING: u32 = 100;
 
 /// The sessions that handlers work in, so that a statement which nobody waits for any more can be ended: until then it would
 /// keep all other writers waiting.
 #[derive(Default)]
 pub(super) struct Sessions {
     last: AtomicI64,
-    is_ended: Mutex<HashMap<i64, Arc<AtomicBool>>>,
+    open: Mutex<HashMap<i64, Arc<AtomicU8>>>,
 }
+
+/// What the statements of a session do.
+const GO_ON: u8 = 0;
+const END: u8 = 1;
+const ENDED: u8 = 2;
 
 impl Sessions {
     /// From now on, the statements on this connection can be ended.
     async fn begin(&self, conn: &mut SqliteConnection) -> Result<Session> {
         let session = Session { id: self.last.fetch_add(1, Ordering::Relaxed) + 1, began: 0 };
-        let is_ended = Arc::new(AtomicBool::new(false));
+        let order = Arc::new(AtomicU8::new(GO_ON));
         {
-            let mut sessions = self.is_ended.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             // Nobody else knows of those whose connections are closed, or have another session since.
-            sessions.retain(|_, is_ended| Arc::strong_count(is_ended) > 1);
-            sessions.insert(session.id, Arc::clone(&is_ended));
+            open.retain(|_, order| Arc::strong_count(order) > 1);
+            open.insert(session.id, Arc::clone(&order));
         }
-        let goes_on = move || !is_ended.load(Ordering::Relaxed);
+        let goes_on = move || {
+            order.compare_exchange(END, ENDED, Ordering::Relaxed, Ordering::Relaxed).is_err()
+                && order.load(Ordering::Relaxed) == GO_ON
+        };
         conn.lock_handle().await?.set_progress_handler(STEPS, goes_on);
         Ok(session)
     }
 
-    pub(super) fn end(&self, session: Session) {
-        let mut sessions = self.is_ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(is_ended) = sessions.remove(&session.id) {
-            is_ended.store(true, Ordering::Relaxed);
+    /// Ends the statement that a session is in the middle of, if it is; and all that follow, unless its connection is `reused`.
+    pub(super) async fn end(&self, session: Session, reused: bool) {
+        let order = self.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&session.id);
+        let Some(order) = order else { return };
+        order.store(END, Ordering::Relaxed);
+        if !reused {
+            return;
         }
+        // It is heard within a millisecond, if a statement is under way.
+        for _ in 0..HEARING {
+            if order.load(Ordering::Relaxed) == ENDED {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        order.store(GO_ON, Ordering::Relaxed);
     }
 }
 

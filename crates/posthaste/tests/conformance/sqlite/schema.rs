@@ -229,8 +229,12 @@ async fn a_database_without_a_log_is_given_one_however_it_was_opened() {
     let file = folder.path().join("test.db");
     let options = SqliteConnectOptions::new().filename(&file).create_if_missing(true);
     let pool = SqlitePool::connect_with(options).await.unwrap();
-    let mode =
-        async || -> String { sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&pool).await.unwrap() };
+    let mode = async || -> String {
+        let mut conn = pool.acquire().await.unwrap();
+        // A connection finds out what others have set when it reads.
+        sqlx::query("SELECT count(*) FROM sqlite_schema").fetch_one(&mut *conn).await.unwrap();
+        sqlx::query_scalar("PRAGMA journal_mode").fetch_one(&mut *conn).await.unwrap()
+    };
     assert_eq!(mode().await, "delete");
     sqlx::raw_sql("CREATE TABLE mine (n INT)").execute(&pool).await.unwrap();
     // Somebody reads meanwhile, so it cannot be had at once.
