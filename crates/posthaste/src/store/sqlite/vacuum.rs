@@ -109,7 +109,7 @@ async fn shrink_log(store: &SqliteStore) -> Result<()> {
     match conn.keep_if_usable(emptied) {
         Ok(true) => tracing::debug!("the log that is written ahead was large, and is empty now"),
         Ok(false) => {
-            tracing::debug!("the log that is written ahead is large, and somebody still reads from it")
+            tracing::debug!("the log that is written ahead is large, and somebody still reads from it");
         }
         Err(error) if error.is_retryable() => {}
         Err(error) => return Err(error),

@@ -70,7 +70,7 @@ async fn g11_producers_and_workers_share_the_database_without_an_error() {
         tokio::spawn(async move {
             for n in 0..50 {
                 let message = EnqueueMessage::new(format!("{producer} {n}")).partition(producer % 4);
-                let queue = if producer % 2 == 0 { "leased" } else { "transactional" };
+                let queue = if producer < 4 { "leased" } else { "transactional" };
                 if n % 2 == 0 {
                     outbox.enqueue(&pool, queue, message).await.unwrap();
                 } else {
