@@ -3,33 +3,44 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use sqlx::{Connection, MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool};
+use sqlx::{Connection, MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool, pool::PoolOptions};
 
-/// A kind of database, and how tests get one of it.
-pub trait Server: 'static {
-    type Db: sqlx::Database;
+use crate::dialect::{Dialect, MARK_AS_OURS, Tested};
+
+/// A server of a kind of database, and how tests get a fresh database there.
+pub trait Ground: 'static {
+    type Db: Dialect;
     /// What keeps the database, and its name there.
     type Place;
+    /// The module that its tests are stamped into.
+    const NAME: &'static str;
     /// The oldest version that is supported.
     const OLDEST: (u32, u32);
 
-    async fn create() -> (Pool<Self::Db>, Self::Place);
+    /// A pool on a new database, its URL, and its place.
+    async fn create() -> (Pool<Self::Db>, String, Self::Place);
     async fn remove(place: Self::Place);
     async fn version(pool: &Pool<Self::Db>) -> (u32, u32);
     async fn count_tables(pool: &Pool<Self::Db>) -> i64;
-    async fn execute(pool: &Pool<Self::Db>, sql: &'static str);
 }
 
+/// A server of a kind of database that an outbox works on.
+pub trait Server: Ground<Db: Tested> {}
+
+impl<S: Ground<Db: Tested>> Server for S {}
+
 /// A database that only this test uses.
-pub struct Fresh<S: Server> {
+pub struct Fresh<S: Ground> {
     pub pool: Pool<S::Db>,
+    /// For another process.
+    pub url: String,
     place: S::Place,
 }
 
-impl<S: Server> Fresh<S> {
+impl<S: Ground> Fresh<S> {
     pub async fn create() -> Self {
-        let (pool, place) = S::create().await;
-        Self { pool, place }
+        let (pool, url, place) = S::create().await;
+        Self { pool, url, place }
     }
 
     /// To be called at the end: a test that fails does not get there, and its database can be looked at.
@@ -38,27 +49,6 @@ impl<S: Server> Fresh<S> {
         S::remove(self.place).await;
     }
 }
-
-/// Stamps cases for every database, each in a module of its name, by which `cargo xtask test --db` selects.
-macro_rules! on_every_database {
-    ($($case:ident),+ $(,)?) => {
-        $crate::fresh::on_every_database!(@on sqlite, Sqlite: $($case),+);
-        $crate::fresh::on_every_database!(@on postgres, Postgres: $($case),+);
-        $crate::fresh::on_every_database!(@on mariadb, Mariadb: $($case),+);
-        $crate::fresh::on_every_database!(@on mysql, Mysql: $($case),+);
-    };
-    (@on $module:ident, $server:ident: $($case:ident),+) => {
-        mod $module {
-            $(
-                #[tokio::test]
-                async fn $case() {
-                    super::$case::<$crate::fresh::servers::$server>().await;
-                }
-            )+
-        }
-    };
-}
-pub(crate) use on_every_database;
 
 /// The kinds of databases, by the names that the macro uses.
 pub mod servers {
@@ -82,23 +72,29 @@ fn fresh_name() -> String {
     format!("posthaste_{}_{}_{}", started, std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// The URL of another database on the same server.
+fn with_database(url: &str, name: &str) -> String {
+    let (base, parameters) = url.split_once('?').map_or((url, None), |(base, rest)| (base, Some(rest)));
+    let authority = base.find("://").map_or(0, |at| at + 3);
+    let server = base[authority..].find('/').map_or(base, |at| &base[..authority + at]);
+    parameters.map_or_else(|| format!("{server}/{name}"), |rest| format!("{server}/{name}?{rest}"))
+}
+
 fn leading_numbers(version: &str) -> (u32, u32) {
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
-impl Server for servers::Sqlite {
+impl Ground for servers::Sqlite {
     type Db = Sqlite;
     type Place = tempfile::TempDir;
+    const NAME: &str = "sqlite";
     const OLDEST: (u32, u32) = (3, 35);
 
-    async fn create() -> (SqlitePool, Self::Place) {
+    async fn create() -> (SqlitePool, String, Self::Place) {
         let folder = tempfile::tempdir().expect("a folder");
-        let options = sqlx::sqlite::SqliteConnectOptions::new()
-            .filename(folder.path().join("test.db"))
-            .create_if_missing(true)
-            .journal_mode(sqlx::sqlite::SqliteJournalMode::Wal);
-        (SqlitePool::connect_with(options).await.expect("a database"), folder)
+        let url = format!("sqlite://{}", folder.path().join("test.db").display());
+        (SqlitePool::connect_with(Sqlite::options(&url)).await.expect("a database"), url, folder)
     }
 
     async fn remove(place: Self::Place) {
@@ -115,25 +111,22 @@ impl Server for servers::Sqlite {
         let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table'";
         sqlx::query_scalar(sql).fetch_one(pool).await.expect("a count")
     }
-
-    async fn execute(pool: &SqlitePool, sql: &'static str) {
-        sqlx::query(sql).execute(pool).await.expect("it runs");
-    }
 }
 
-impl Server for servers::Postgres {
+impl Ground for servers::Postgres {
     type Db = Postgres;
     type Place = (String, String);
+    const NAME: &str = "postgres";
     const OLDEST: (u32, u32) = (13, 0);
 
-    async fn create() -> (PgPool, Self::Place) {
+    async fn create() -> (PgPool, String, Self::Place) {
         let (url, name) = (server_url("POSTHASTE_TEST_POSTGRES_URL"), fresh_name());
         let mut admin = sqlx::PgConnection::connect(&url).await.expect("the server answers");
         let create = sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"));
         sqlx::query(create).execute(&mut admin).await.expect("a database");
         admin.close().await.expect("it closes");
-        let options: sqlx::postgres::PgConnectOptions = url.parse().expect("an URL");
-        (PgPool::connect_with(options.database(&name)).await.expect("it answers"), (url, name))
+        let fresh = with_database(&url, &name);
+        (PgPool::connect_with(Postgres::options(&fresh)).await.expect("it answers"), fresh, (url, name))
     }
 
     async fn remove((url, name): Self::Place) {
@@ -152,28 +145,30 @@ impl Server for servers::Postgres {
         let sql = "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'";
         sqlx::query_scalar(sql).fetch_one(pool).await.expect("a count")
     }
-
-    async fn execute(pool: &PgPool, sql: &'static str) {
-        sqlx::query(sql).execute(pool).await.expect("it runs");
-    }
 }
 
 /// MySQL and MariaDB differ in what they are called, and in which versions are supported.
 macro_rules! mysql_family {
-    ($server:ident, $variable:literal, $oldest:expr) => {
-        impl Server for servers::$server {
+    ($server:ident, $name:literal, $variable:literal, $oldest:expr) => {
+        impl Ground for servers::$server {
             type Db = MySql;
             type Place = (String, String);
+            const NAME: &str = $name;
             const OLDEST: (u32, u32) = $oldest;
 
-            async fn create() -> (MySqlPool, Self::Place) {
+            async fn create() -> (MySqlPool, String, Self::Place) {
                 let (url, name) = (server_url($variable), fresh_name());
                 let mut admin = sqlx::MySqlConnection::connect(&url).await.expect("the server answers");
                 let create = sqlx::AssertSqlSafe(format!("CREATE DATABASE {name}"));
                 sqlx::query(create).execute(&mut admin).await.expect("a database");
                 admin.close().await.expect("it closes");
-                let options: sqlx::mysql::MySqlConnectOptions = url.parse().expect("an URL");
-                (MySqlPool::connect_with(options.database(&name)).await.expect("it answers"), (url, name))
+                let fresh = with_database(&url, &name);
+                // Some at once, so that none is without its mark when sessions without one are killed.
+                let pool = PoolOptions::new()
+                    .min_connections(4)
+                    .after_connect(|conn, _| Box::pin(async move { MySql::run(conn, MARK_AS_OURS).await }));
+                let pool = pool.connect_with(MySql::options(&fresh)).await.expect("it answers");
+                (pool, fresh, (url, name))
             }
 
             async fn remove((url, name): Self::Place) {
@@ -193,13 +188,9 @@ macro_rules! mysql_family {
                 let sql = "SELECT count(*) FROM information_schema.tables WHERE table_schema = database()";
                 sqlx::query_scalar(sql).fetch_one(pool).await.expect("a count")
             }
-
-            async fn execute(pool: &MySqlPool, sql: &'static str) {
-                sqlx::query(sql).execute(pool).await.expect("it runs");
-            }
         }
     };
 }
 
-mysql_family!(Mariadb, "POSTHASTE_TEST_MARIADB_URL", (10, 6));
-mysql_family!(Mysql, "POSTHASTE_TEST_MYSQL_URL", (8, 0));
+mysql_family!(Mariadb, "mariadb", "POSTHASTE_TEST_MARIADB_URL", (10, 6));
+mysql_family!(Mysql, "mysql", "POSTHASTE_TEST_MYSQL_URL", (8, 0));

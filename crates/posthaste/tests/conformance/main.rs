@@ -1,9 +1,40 @@
-//! What holds on every database, stamped for each of them; and, in `postgres`, the pipeline on PostgreSQL.
+//! What holds on every database, stamped for each of them; and, in `postgres` and `sqlite`, what only those have.
 //! `cargo xtask test` starts the servers.
+//!
+//! A case is in the file of what it is about, and is generic over the `Server`. `fresh` gives it a database of its own, `stage`
+//! handlers that remember and ways to wait, `dialect` the words that databases do not share, `cases` the stamp.
 
 #![expect(clippy::unwrap_used, reason = "in a test, a panic is a failure")]
 
+mod cases;
+mod dialect;
+mod effects;
 mod fresh;
 mod ground;
+mod modes;
 mod postgres;
+mod proxy;
 mod sqlite;
+mod stage;
+
+mod batches;
+mod bounds;
+mod crashes;
+mod dead_letters;
+mod delivery;
+mod enqueueing;
+mod exactly_once;
+mod exactly_once_processes;
+mod order;
+mod processes;
+mod restarts;
+mod retries;
+mod schema;
+mod stopping;
+mod transactional;
+mod transactional_blame;
+mod transactional_sessions;
+mod transactional_traps;
+mod upkeep;
+mod vacuum;
+mod wake;

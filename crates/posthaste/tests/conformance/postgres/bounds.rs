@@ -1,46 +1,13 @@
-//! G15: what it costs does not grow: not with dead versions that an old snapshot keeps, not with queues, not with the backlog.
+//! G15: what it costs does not grow with dead versions that an old snapshot keeps.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
-};
-
-use posthaste::{
-    Batch, EnqueueMessage, HandlerResult, LeasedHandler, Outbox, OutboxHandle, OutboxProfile, Partitions,
-    WorkerTuning,
-};
+use posthaste::{EnqueueMessage, Outbox, OutboxHandle, OutboxProfile, Partitions, WorkerTuning};
 use sqlx::{Connection, PgConnection, PgPool, Postgres};
-use tokio::sync::watch;
 
-use super::stage::{count, eventually, fresh, millis, secs, settled, within};
-
-/// Counts, and keeps nothing.
-#[derive(Clone)]
-struct Count {
-    seen: watch::Sender<usize>,
-    largest: Arc<AtomicUsize>,
-}
-
-impl Count {
-    fn new() -> Self {
-        Self { seen: watch::Sender::new(0), largest: Arc::default() }
-    }
-
-    async fn has(&self, n: usize, limit: std::time::Duration) {
-        let mut seen = self.seen.subscribe();
-        let enough = tokio::time::timeout(limit, seen.wait_for(|seen| *seen >= n)).await;
-        assert!(enough.is_ok(), "{} of {n} messages after {limit:?}", *self.seen.borrow());
-    }
-}
-
-impl LeasedHandler for Count {
-    async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
-        let taken = batch.next_chunk(usize::MAX).len();
-        self.largest.fetch_max(taken, Ordering::SeqCst);
-        self.seen.send_modify(|seen| *seen += taken);
-        HandlerResult::Success
-    }
-}
+use super::fresh;
+use crate::{
+    bounds::Count,
+    stage::{millis, secs, within},
+};
 
 /// Statements of the workers and blocks that they touched, since the last reset.
 async fn cost(pool: &PgPool) -> (f64, f64) {
@@ -106,75 +73,6 @@ async fn g15_a_session_that_pins_the_snapshot_horizon_makes_no_message_dearer() 
     assert!(pinned.1 <= free.1 * 1.1, "blocks a message: {} against {}", pinned.1, free.1);
     handle.stop().await;
     pin.close().await.unwrap();
-    db.remove().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_queues_are_served_by_one_process() {
-    const QUEUES: usize = 1000;
-    let (db, seen) = (fresh().await, Count::new());
-    let mut builder = Outbox::builder(db.pool.clone()).grace(secs(5));
-    let names: Vec<_> = (0..QUEUES).map(|n| format!("queue-{n}")).collect();
-    for name in &names {
-        builder = builder.queue(name, Partitions::of(1)).leased(seen.clone()).outbox();
-    }
-    let handle = builder.start().await.unwrap();
-    for round in 1..=3 {
-        let mut tx = db.pool.begin().await.unwrap();
-        for name in &names {
-            handle.outbox().enqueue(&mut tx, name, EnqueueMessage::new(name.as_str())).await.unwrap();
-        }
-        tx.commit().await.unwrap();
-        seen.has(round * QUEUES, secs(20)).await;
-    }
-    within(secs(10), "all is settled", async || settled(&db.pool).await == 3000).await;
-    within(secs(10), "and removed", async || {
-        count(&db.pool, "SELECT count(*) FROM posthaste_incoming").await == 0
-    })
-    .await;
-    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
-                    AND application_name LIKE '%posthaste'";
-    assert!(count(&db.pool, sessions).await <= 9, "with a handful of connections");
-    handle.stop().await;
-    db.remove().await;
-}
-
-/// In kilobytes.
-fn memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("this process");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
-    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn g15_memory_does_not_grow_with_a_backlog_of_a_million() {
-    const BACKLOG: usize = 1_000_000;
-    let (db, seen) = (fresh().await, Count::new());
-    super::stage::register(&db, Partitions::of(16)).await;
-    // By hand, for it is the delivery that is looked at.
-    let backlog = "INSERT INTO posthaste_incoming (partition_id, payload_type, payload)
-                   SELECT p.id, 't', decode(repeat('ab', 200), 'hex')
-                   FROM generate_series(1, 1000000 / 16) AS n, posthaste_partition p";
-    sqlx::raw_sql(backlog).execute(&db.pool).await.unwrap();
-    let handle = Outbox::builder(db.pool.clone())
-        .profile(OutboxProfile::auto())
-        .queue("q", Partitions::of(16))
-        .leased(seen.clone())
-        .start()
-        .await
-        .unwrap();
-    seen.has(1000, secs(30)).await;
-    let early = memory();
-    let mut peak = early;
-    within(secs(110), "all is settled", async || {
-        peak = peak.max(memory());
-        *seen.seen.borrow() >= BACKLOG
-    })
-    .await;
-    assert!(peak < early + 64 * 1024, "{early} KB at first, {peak} KB at most");
-    assert!(seen.largest.load(Ordering::SeqCst) > 100, "under load, the profile takes more at once");
-    eventually("all is settled", async || settled(&db.pool).await == 1_000_000).await;
-    handle.stop().await;
     db.remove().await;
 }
 

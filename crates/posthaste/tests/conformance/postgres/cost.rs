@@ -3,7 +3,8 @@
 use posthaste::{EnqueueMessage, Outbox, OutboxProfile, Partitions};
 use sqlx::PgPool;
 
-use super::stage::{Memory, count, fresh, secs, settled};
+use super::{count, fresh};
+use crate::stage::{Memory, eventually, millis, register, secs, settled};
 
 /// Calls of the statements on our tables since the last reset, by what they are.
 async fn calls(pool: &PgPool, like: &str) -> i64 {
@@ -38,7 +39,7 @@ async fn an_enqueue_is_one_statement_a_batch_in_steady_state_is_one_statement() 
             .unwrap();
     }
     memory.has(MESSAGES).await;
-    super::stage::eventually("all is settled", async || settled(&db.pool).await == 20_000).await;
+    eventually("all is settled", async || settled(&db.pool).await == 20_000).await;
     assert_eq!(calls(&db.pool, "INSERT INTO %posthaste_incoming%").await, 20, "an enqueue is one statement");
     let settles = calls(&db.pool, "WITH tip%buried%").await;
     let acquires = calls(&db.pool, "WITH tip%is_free%seconds_left%").await;
@@ -68,7 +69,7 @@ async fn an_idle_process_reads_little_and_writes_nothing() {
     memory.has(1).await;
     let left = "SELECT (SELECT count(*) FROM posthaste_incoming) + (SELECT count(*) - 1 FROM posthaste_tick)
                 + (SELECT count(*) - 128 FROM posthaste_cursor)";
-    super::stage::eventually("all is removed", async || count(&db.pool, left).await == 0).await;
+    eventually("all is removed", async || count(&db.pool, left).await == 0).await;
     tokio::time::sleep(secs(1)).await;
     reset(&db.pool).await;
     tokio::time::sleep(secs(6)).await;
@@ -84,7 +85,7 @@ async fn an_idle_process_reads_little_and_writes_nothing() {
 #[tokio::test]
 async fn a_producer_announces_on_one_connection() {
     let db = fresh().await;
-    super::stage::register(&db, Partitions::of(1)).await;
+    register(&db, Partitions::of(1)).await;
     let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
     // Who announced may be told by the name of its sessions; each has its process.
     let processes = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE '%posthaste'";
@@ -92,11 +93,11 @@ async fn a_producer_announces_on_one_connection() {
     for _ in 0..100 {
         outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
         seen.extend(sqlx::query_scalar::<_, i32>(processes).fetch_all(&db.pool).await.unwrap());
-        tokio::time::sleep(super::stage::millis(15)).await;
+        tokio::time::sleep(millis(15)).await;
     }
     assert!(seen.len() <= 3, "{} sessions for 100 announcements", seen.len());
     drop(outbox);
-    super::stage::eventually("it is closed with the outbox", async || {
+    eventually("it is closed with the outbox", async || {
         sqlx::query_scalar::<_, i32>(processes).fetch_all(&db.pool).await.unwrap().is_empty()
     })
     .await;

@@ -1,31 +1,33 @@
-//! The pipeline on PostgreSQL, from enqueue to delivery.
+//! What only PostgreSQL has: poolers, dumps, deferred constraints, sessions with settings, statistics of statements.
 
-mod batches;
 mod bounds;
+mod chains;
 mod cost;
-mod crashes;
-mod dead_letters;
 mod delivery;
-mod effects;
-mod enqueueing;
 mod exactly_once;
-mod exactly_once_processes;
-mod modes;
-mod order;
 mod pooler;
-mod processes;
-mod proxy;
-mod restarts;
-mod retries;
 mod schema;
-mod stage;
-mod stopping;
-mod transactional;
-mod transactional_blame;
 mod transactional_constraints;
 mod transactional_cost;
 mod transactional_sessions;
 mod transactional_traps;
 mod upkeep;
 mod vacuum;
-mod wake;
+
+use sqlx::PgPool;
+
+use crate::{
+    fresh::{Fresh, servers},
+    stage,
+};
+
+type Db = Fresh<servers::Postgres>;
+
+async fn fresh() -> Db {
+    stage::fresh().await
+}
+
+/// The number that a query finds, which is asked as it is: the server counts queries by their texts.
+async fn count(pool: &PgPool, sql: &'static str) -> i64 {
+    sqlx::query_scalar(sql).fetch_one(pool).await.expect("a count")
+}

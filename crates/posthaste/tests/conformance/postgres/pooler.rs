@@ -3,9 +3,11 @@
 use posthaste::{EnqueueMessage, Outbox, Partitions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
-use super::{
-    modes::{InMode, Mode, in_modes},
-    stage::{Memory, assert_consistent, builder_on, fresh, secs, settled, within},
+use super::fresh;
+use crate::{
+    cases::in_modes,
+    modes::{InMode, Mode},
+    stage::{Memory, assert_consistent, builder_on, secs, settled, within},
 };
 
 in_modes! {

@@ -1,27 +1,10 @@
-//! The tables: made once, by whoever is first, and refused when they do not fit.
+//! The tables on PostgreSQL: as they are committed, in schemas, with roles.
 
-use posthaste::{OutboxError, Partitions, Tables, migrate, migrate_with, migration_sql};
+use posthaste::{Partitions, Tables, migrate, migrate_with, migration_sql};
 use sqlx::{AssertSqlSafe, Postgres};
 
-use super::stage::{Memory, builder, builder_on, count, eventually, fresh};
-
-#[tokio::test]
-async fn eight_starters_at_once_make_the_tables_once() {
-    let db = fresh().await;
-    let starters: Vec<_> = (0..8)
-        .map(|_| {
-            let pool = db.pool.clone();
-            tokio::spawn(async move { migrate(&pool).await })
-        })
-        .collect();
-    for starter in starters {
-        starter.await.unwrap().unwrap();
-    }
-    assert_eq!(count(&db.pool, "SELECT count(*) FROM posthaste_meta").await, 1);
-    assert_eq!(count(&db.pool, "SELECT count(*) FROM posthaste_tick").await, 1);
-    migrate(&db.pool).await.unwrap();
-    db.remove().await;
-}
+use super::{count, fresh};
+use crate::stage::{Memory, builder, builder_on, eventually};
 
 #[tokio::test]
 async fn the_live_schema_is_the_committed_one() {
@@ -53,14 +36,8 @@ async fn the_live_schema_is_the_committed_one() {
 #[tokio::test]
 async fn a_start_killed_at_any_moment_leaves_nothing_half_done() {
     let db = fresh().await;
-    // A migration that cannot finish: the last table's name is taken.
-    sqlx::raw_sql("CREATE TABLE posthaste_dead_letter (mine INT)").execute(&db.pool).await.unwrap();
-    assert!(matches!(migrate(&db.pool).await.unwrap_err(), OutboxError::Database(_)));
     let tables = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'posthaste%'";
-    assert_eq!(count(&db.pool, tables).await, 1, "only the one that was there");
-    sqlx::raw_sql("DROP TABLE posthaste_dead_letter").execute(&db.pool).await.unwrap();
-
-    // And one whose session is killed while it waits for a lock in the middle.
+    // Its session is killed while it waits for a lock in the middle.
     let mut blocker = db.pool.begin().await.unwrap();
     sqlx::raw_sql("CREATE TABLE posthaste_outgoing (mine INT)").execute(&mut *blocker).await.unwrap();
     let starter = tokio::spawn({
@@ -81,42 +58,7 @@ async fn a_start_killed_at_any_moment_leaves_nothing_half_done() {
 }
 
 #[tokio::test]
-async fn a_newer_schema_is_refused_unless_it_says_that_it_is_compatible() {
-    let db = fresh().await;
-    migrate(&db.pool).await.unwrap();
-    sqlx::raw_sql("UPDATE posthaste_meta SET schema_version = 7, least_library = 1")
-        .execute(&db.pool)
-        .await
-        .unwrap();
-    migrate(&db.pool).await.unwrap();
-    super::stage::register(&db, Partitions::of(1)).await;
-
-    sqlx::raw_sql("UPDATE posthaste_meta SET least_library = 6").execute(&db.pool).await.unwrap();
-    for error in [
-        migrate(&db.pool).await.unwrap_err(),
-        builder(&db).start().await.unwrap_err(),
-        posthaste::Outbox::connect(db.pool.clone()).await.unwrap_err(),
-    ] {
-        assert!(matches!(error, OutboxError::SchemaTooNew { found: 7, least: 6, ours: 1 }), "{error}");
-    }
-    db.remove().await;
-}
-
-#[tokio::test]
-async fn without_tables_a_producer_is_told_to_migrate() {
-    let db = fresh().await;
-    for error in [
-        posthaste::Outbox::connect(db.pool.clone()).await.unwrap_err(),
-        builder(&db).migrate(false).start().await.unwrap_err(),
-    ] {
-        assert!(matches!(error, OutboxError::NotMigrated { found: 0, needed: 1 }), "{error}");
-        assert!(error.to_string().contains("run posthaste::migrate"), "{error}");
-    }
-    db.remove().await;
-}
-
-#[tokio::test]
-async fn two_outboxes_live_in_one_database_under_other_names() {
+async fn two_outboxes_live_in_one_database_in_other_schemas() {
     let db = fresh().await;
     let (one, two) = (Tables::default().prefix("one_").unwrap(), Tables::default().schema("two").unwrap());
     let mut delivered = Vec::new();
@@ -146,7 +88,7 @@ async fn two_outboxes_live_in_one_database_under_other_names() {
 }
 
 #[tokio::test]
-async fn the_printed_sql_makes_the_same_tables() {
+async fn the_printed_sql_makes_the_same_tables_in_another_schema() {
     let (printed, made) = (fresh().await, fresh().await);
     for tables in [Tables::default(), Tables::default().schema("elsewhere").unwrap().prefix("x_").unwrap()] {
         let sql = migration_sql::<Postgres>(&tables);

@@ -2,12 +2,14 @@
 
 use posthaste::{HandlerResult, Partitions};
 
-use super::{
+use super::{count, fresh};
+use crate::{
+    dialect::Dialect,
     effects::{
-        all_settled, assert_exactly_once, dead_letters, each, effects, reject, run, send, stage_with, write,
-        writes,
+        all_settled, assert_exactly_once, dead_letters, each, effects, reject, send, stage_with, writes,
     },
-    stage::{Memory, builder, count, fresh, quick_retries},
+    fresh::servers::Postgres,
+    stage::{Memory, builder, quick_retries, run},
 };
 
 const FAMILY: &str = "CREATE TABLE parent (id BIGINT PRIMARY KEY);
@@ -17,10 +19,10 @@ const FAMILY: &str = "CREATE TABLE parent (id BIGINT PRIMARY KEY);
 async fn a_deferred_constraint_blames_the_message_that_violates_it_wherever_it_is_in_its_batch() {
     let (db, memory) = (fresh().await, Memory::new());
     run(&db.pool, FAMILY).await;
-    let handler = each(&memory, |conn, msg| {
+    let handler = each::<sqlx::Postgres, _>(&memory, |conn, msg| {
         Box::pin(async move {
             let inner = async {
-                write(conn, msg).await?;
+                sqlx::Postgres::write(conn, msg).await?;
                 let insert = sqlx::query("INSERT INTO child VALUES ($1)").bind(msg.seq);
                 insert.execute(&mut *conn).await?;
                 if msg.payload != b"orphan" {
@@ -55,14 +57,14 @@ async fn a_deferred_constraint_blames_the_message_that_violates_it_wherever_it_i
 
 #[tokio::test]
 async fn every_message_of_a_batch_may_rely_on_constraints_being_deferred() {
-    let (db, memory) = (stage_with(&["x"; 10]).await, Memory::new());
+    let (db, memory) = (stage_with::<Postgres>(&["x"; 10]).await, Memory::new());
     run(&db.pool, FAMILY).await;
-    let handler = each(&memory, |conn, msg| {
+    let handler = each::<sqlx::Postgres, _>(&memory, |conn, msg| {
         Box::pin(async move {
             let inner = async {
                 sqlx::query("INSERT INTO child VALUES ($1)").bind(msg.seq).execute(&mut *conn).await?;
                 sqlx::query("INSERT INTO parent VALUES ($1)").bind(msg.seq).execute(&mut *conn).await?;
-                write(conn, msg).await
+                sqlx::Postgres::write(conn, msg).await
             };
             inner.await.into()
         })
@@ -87,7 +89,7 @@ const TRIGGER: &str = "CREATE TABLE echo (seq BIGINT NOT NULL);
 
 #[tokio::test]
 async fn a_constraint_trigger_that_fires_at_the_commit_blames_its_message_and_has_its_effect_once() {
-    let (db, memory) = (stage_with(&["x"; 5]).await, Memory::new());
+    let (db, memory) = (stage_with::<Postgres>(&["x"; 5]).await, Memory::new());
     run(&db.pool, TRIGGER).await;
     let handler = writes(&memory, |_, _| HandlerResult::Success);
     let outbox = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
@@ -106,7 +108,7 @@ async fn a_constraint_trigger_that_fires_at_the_commit_blames_its_message_and_ha
 
 #[tokio::test]
 async fn a_constraint_trigger_that_fires_at_the_commit_is_a_retry_of_a_batch_handlers_call() {
-    let (db, memory) = (stage_with(&["x"; 5]).await, Memory::new());
+    let (db, memory) = (stage_with::<Postgres>(&["x"; 5]).await, Memory::new());
     run(&db.pool, TRIGGER).await;
     let handler = writes(&memory, |_, _| HandlerResult::Success);
     let outbox = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
@@ -123,7 +125,7 @@ async fn a_constraint_trigger_that_fires_at_the_commit_is_a_retry_of_a_batch_han
 /// It fails in COMMIT itself and nowhere else, for what succeeded before a message that was rejected.
 #[tokio::test]
 async fn a_commit_that_fails_undoes_all_and_is_tried_again_in_smaller_batches() {
-    let (db, memory) = (stage_with(&["x", "x", "bad"]).await, Memory::new());
+    let (db, memory) = (stage_with::<Postgres>(&["x", "x", "bad"]).await, Memory::new());
     run(
         &db.pool,
         "CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -151,9 +153,9 @@ async fn a_commit_that_fails_undoes_all_and_is_tried_again_in_smaller_batches() 
 /// Nothing but going back to a savepoint takes that back, and it belongs to what is kept.
 #[tokio::test]
 async fn a_handler_that_makes_constraints_immediate_costs_those_behind_it_no_more_than_a_retry() {
-    let (db, memory) = (stage_with(&["strict", "lax", "lax"]).await, Memory::new());
+    let (db, memory) = (stage_with::<Postgres>(&["strict", "lax", "lax"]).await, Memory::new());
     run(&db.pool, FAMILY).await;
-    let handler = each(&memory, |conn, msg| {
+    let handler = each::<sqlx::Postgres, _>(&memory, |conn, msg| {
         Box::pin(async move {
             let inner = async {
                 if msg.payload == b"strict" {
@@ -162,7 +164,7 @@ async fn a_handler_that_makes_constraints_immediate_costs_those_behind_it_no_mor
                     sqlx::query("INSERT INTO child VALUES ($1)").bind(msg.seq).execute(&mut *conn).await?;
                     sqlx::query("INSERT INTO parent VALUES ($1)").bind(msg.seq).execute(&mut *conn).await?;
                 }
-                write(conn, msg).await
+                sqlx::Postgres::write(conn, msg).await
             };
             inner.await.into()
         })

@@ -3,11 +3,13 @@
 use posthaste::{HandlerResult, Partitions};
 use sqlx::PgPool;
 
-use super::{
-    effects::{Turnstile, all_settled, assert_exactly_once, each, run, send, whole, write},
+use super::{count, fresh};
+use crate::{
+    dialect::Dialect,
+    effects::{Turnstile, all_settled, assert_exactly_once, each, send, whole},
     modes::Mode,
     proxy::{Cut, Proxy},
-    stage::{Memory, builder_on, count, eventually, fresh, quick_retries},
+    stage::{Memory, builder_on, eventually, quick_retries, run},
 };
 
 const BATCHES: i64 = 20;
@@ -36,25 +38,25 @@ async fn assert_cost(mode: Mode, calls_a_batch: i64, round_trips_a_batch: i64) {
     let (db, memory, turnstile) = (fresh().await, Memory::new(), Turnstile::shut());
     run(&db.pool, "CREATE EXTENSION IF NOT EXISTS pg_stat_statements").await;
     let proxy = Proxy::before(&db.pool, Cut::Never, 0).await;
-    let pool = PgPool::connect_with(proxy.options(&db.pool)).await.unwrap();
+    let pool = proxy.pool(&db.pool).await;
     let (at_it, at_batch) = (turnstile.clone(), turnstile.clone());
-    let handles_each = each(&memory, move |conn, msg| {
+    let handles_each = each::<sqlx::Postgres, _>(&memory, move |conn, msg| {
         let turnstile = at_it.clone();
         Box::pin(async move {
             if msg.seq == 1 {
                 turnstile.pass().await;
             }
-            write(conn, msg).await.into()
+            sqlx::Postgres::write(conn, msg).await.into()
         })
     });
-    let handles_batch = whole(&memory, move |conn, msgs| {
+    let handles_batch = whole::<sqlx::Postgres, _>(&memory, move |conn, msgs| {
         let turnstile = at_batch.clone();
         Box::pin(async move {
             if msgs[0].seq == 1 {
                 turnstile.pass().await;
             }
             for msg in msgs {
-                write(&mut *conn, msg).await.unwrap();
+                sqlx::Postgres::write(&mut *conn, msg).await.unwrap();
             }
             HandlerResult::Success
         })

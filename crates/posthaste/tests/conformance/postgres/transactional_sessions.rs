@@ -1,129 +1,17 @@
-//! Transactional mode: what a handler may do to its session and its transaction, and who notices.
+//! Transactional mode: what a handler may leave in its session, and the settings that it works under.
 
 use std::sync::{Arc, Mutex};
 
 use posthaste::{HandlerResult, Partitions};
-use sqlx::{Acquire, PgConnection};
+use sqlx::PgConnection;
 
-use super::{
-    effects::{
-        all_settled, assert_exactly_once, dead_letters, each, effects, last_error, retry, run, send,
-        stage_with, whole, write,
-    },
-    stage::{Memory, builder, eventually, fresh, millis, quick_retries, secs},
+use super::{count, fresh};
+use crate::{
+    dialect::Dialect,
+    effects::{all_settled, assert_exactly_once, each, send, stage_with, whole},
+    fresh::servers::Postgres,
+    stage::{Memory, builder, eventually, millis, quick_retries, run, secs},
 };
-
-#[tokio::test]
-async fn g10_a_handler_that_ends_its_transaction_is_noticed_and_the_partition_goes_on() {
-    for sql in ["COMMIT", "ROLLBACK", "COMMIT; BEGIN", "ROLLBACK; BEGIN"] {
-        for outcome in [HandlerResult::Success, retry("mine")] {
-            let (db, memory) = (stage_with(&["a", "bad", "b"]).await, Memory::new());
-            let handler = each(&memory, move |conn, msg| {
-                let outcome = outcome.clone();
-                Box::pin(async move {
-                    write(conn, msg).await.unwrap();
-                    if msg.payload == b"bad" {
-                        sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
-                        return outcome;
-                    }
-                    HandlerResult::Success
-                })
-            });
-            let outbox = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
-            let handle = outbox.transactional(handler).max_attempts(2).start().await.unwrap();
-            all_settled(&db.pool, 3).await;
-            handle.stop().await;
-            let dead = dead_letters(&db.pool).await;
-            assert_eq!(dead.iter().map(|dead| dead.seq).collect::<Vec<_>>(), [2], "{sql}");
-            assert!(
-                dead[0].reason.contains("the handler ended the transaction"),
-                "{sql}: {}",
-                dead[0].reason
-            );
-            let found = effects(&db.pool).await;
-            if sql.starts_with("ROLLBACK") {
-                assert_eq!(found, [1, 3]);
-            } else {
-                // What it committed itself is beyond help; what comes behind it is not.
-                assert_eq!(found.iter().filter(|seq| **seq == 3).count(), 1);
-            }
-            db.remove().await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn g10_a_batch_handler_that_ends_its_transaction_is_noticed_and_told_so() {
-    for sql in ["COMMIT", "ROLLBACK", "COMMIT; BEGIN"] {
-        let (db, memory) = (stage_with(&["bad"]).await, Memory::new());
-        let handler = whole(&memory, move |conn, msgs| {
-            Box::pin(async move {
-                if msgs[0].attempts < 3 {
-                    sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
-                    return HandlerResult::Success;
-                }
-                write(conn, &msgs[0]).await.into()
-            })
-        });
-        let tuning = quick_retries().retry_base(millis(200)).retry_max(millis(200));
-        let outbox = builder(&db).processor_tuning(tuning).queue("q", Partitions::of(1));
-        let handle = outbox.batch_transactional(handler).start().await.unwrap();
-        eventually("it is written down", async || {
-            last_error(&db.pool).await.is_some_and(|text| text.contains("the handler ended the transaction"))
-        })
-        .await;
-        all_settled(&db.pool, 1).await;
-        handle.stop().await;
-        assert_exactly_once(&db.pool, 1, 1).await;
-        db.remove().await;
-    }
-}
-
-#[tokio::test]
-async fn transactions_that_a_handler_begins_on_its_connection_are_savepoints() {
-    let payloads = ["commit", "rollback", "drop", "error", "deep", "unfinished"];
-    let (db, memory) = (stage_with(&payloads).await, Memory::new());
-    let handler = each(&memory, |conn, msg| {
-        Box::pin(async move {
-            let inner = async {
-                let mut nested = conn.begin().await?;
-                write(&mut nested, msg).await?;
-                match &*msg.payload {
-                    b"commit" => nested.commit().await?,
-                    b"rollback" => nested.rollback().await?,
-                    b"drop" => drop(nested),
-                    b"error" => {
-                        sqlx::raw_sql("SELECT 1 / 0").execute(&mut *nested).await.unwrap_err();
-                        nested.rollback().await?;
-                        write(conn, msg).await?;
-                    }
-                    b"deep" => {
-                        let mut deeper = nested.begin().await?;
-                        write(&mut deeper, msg).await?;
-                        deeper.rollback().await?;
-                        nested.commit().await?;
-                    }
-                    _ => {
-                        let deeper = nested.begin().await?;
-                        deeper.commit().await?;
-                        sqlx::raw_sql("SAVEPOINT left_open").execute(&mut *nested).await?;
-                        nested.commit().await?;
-                        sqlx::raw_sql("SAVEPOINT left_open_too").execute(conn).await?;
-                    }
-                }
-                Ok::<_, sqlx::Error>(())
-            };
-            inner.await.into()
-        })
-    });
-    let outbox = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
-    let handle = outbox.transactional(handler).start().await.unwrap();
-    all_settled(&db.pool, 6).await;
-    handle.stop().await;
-    assert_eq!(memory.all().len(), 6, "each succeeded at once");
-    assert_eq!(effects(&db.pool).await, [1, 4, 5, 6]);
-    db.remove().await;
-}
 
 /// Everything that a session can keep from one transaction to the next.
 const LEAVE_BEHIND: &str = "SET search_path = nowhere; SET statement_timeout = '7s'; SET work_mem = '1234kB'; \
@@ -154,7 +42,7 @@ async fn what_a_handler_leaves_in_its_session_reaches_no_later_transaction_of_an
     let looks = Arc::new(Mutex::new(Vec::new()));
     let handler = || {
         let looks = Arc::clone(&looks);
-        each(&memory, move |conn, msg| {
+        each::<sqlx::Postgres, _>(&memory, move |conn, msg| {
             let looks = Arc::clone(&looks);
             Box::pin(async move {
                 let look = look_around(conn).await;
@@ -210,7 +98,7 @@ async fn what_a_handler_listens_to_is_not_listened_to_for_long() {
     let (db, memory) = (fresh().await, Memory::new());
     let looks = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&looks);
-    let handler = each(&memory, move |conn, msg| {
+    let handler = each::<sqlx::Postgres, _>(&memory, move |conn, msg| {
         let looks = Arc::clone(&noted);
         Box::pin(async move {
             let sql = "SELECT count(*) FROM pg_listening_channels()";
@@ -230,7 +118,7 @@ async fn what_a_handler_listens_to_is_not_listened_to_for_long() {
         // The connection is given back once there is nothing left.
         let listens = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()
                        AND application_name LIKE '%posthaste' AND query LIKE '%DISCARD SEQUENCES%'";
-        eventually("it is given back", async || super::stage::count(&db.pool, listens).await == 1).await;
+        eventually("it is given back", async || count(&db.pool, listens).await == 1).await;
     }
     handle.stop().await;
     assert_eq!(*looks.lock().unwrap(), [0; 4]);
@@ -239,15 +127,16 @@ async fn what_a_handler_listens_to_is_not_listened_to_for_long() {
 
 #[tokio::test]
 async fn what_a_handler_sets_reaches_no_later_message_of_its_batch() {
-    let (db, memory) = (stage_with(&["clean", "dirty", "clean", "dirty", "clean"]).await, Memory::new());
+    let (db, memory) =
+        (stage_with::<Postgres>(&["clean", "dirty", "clean", "dirty", "clean"]).await, Memory::new());
     let looks = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&looks);
-    let handler = each(&memory, move |conn, msg| {
+    let handler = each::<sqlx::Postgres, _>(&memory, move |conn, msg| {
         let looks = Arc::clone(&noted);
         Box::pin(async move {
             let look = look_around(conn).await.0;
             looks.lock().unwrap().push(look);
-            write(conn, msg).await.unwrap();
+            sqlx::Postgres::write(conn, msg).await.unwrap();
             if msg.payload == b"dirty" {
                 let sql = "SET search_path = nowhere; SET work_mem = '1234kB'; SET LOCAL my.tenant = '7'; \
                      CREATE TEMP TABLE leftover (n INT); SET TRANSACTION READ ONLY; SET LOCAL ROLE pg_read_all_data; \
@@ -282,7 +171,7 @@ async fn g10_no_setting_of_a_handler_hinders_the_settlement() {
         "SET LOCAL row_security = off",
     ];
     for (sql, is_batch) in settings.into_iter().zip([false, true].into_iter().cycle()) {
-        let (db, memory) = (stage_with(&["x", "x"]).await, Memory::new());
+        let (db, memory) = (stage_with::<Postgres>(&["x", "x"]).await, Memory::new());
         run(
             &db.pool,
             "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -300,19 +189,19 @@ async fn g10_no_setting_of_a_handler_hinders_the_settlement() {
         sqlx::raw_sql("SELECT pg_advisory_lock(4711)").execute(&mut *held).await.unwrap();
         let queue = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
         let queue = if is_batch {
-            queue.batch_transactional(whole(&memory, move |conn, msgs| {
+            queue.batch_transactional(whole::<sqlx::Postgres, _>(&memory, move |conn, msgs| {
                 Box::pin(async move {
                     for msg in msgs {
-                        write(conn, msg).await.unwrap();
+                        sqlx::Postgres::write(conn, msg).await.unwrap();
                     }
                     sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
                     HandlerResult::Success
                 })
             }))
         } else {
-            queue.transactional(each(&memory, move |conn, msg| {
+            queue.transactional(each::<sqlx::Postgres, _>(&memory, move |conn, msg| {
                 Box::pin(async move {
-                    write(conn, msg).await.unwrap();
+                    sqlx::Postgres::write(conn, msg).await.unwrap();
                     sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
                     HandlerResult::Success
                 })
@@ -323,7 +212,7 @@ async fn g10_no_setting_of_a_handler_hinders_the_settlement() {
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted
                          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         memory.has(2).await;
-        eventually("the settlement waits", async || super::stage::count(&db.pool, waits).await > 0).await;
+        eventually("the settlement waits", async || count(&db.pool, waits).await > 0).await;
         tokio::time::sleep(millis(20)).await;
         sqlx::raw_sql("SELECT pg_advisory_unlock(4711)").execute(&mut *held).await.unwrap();
         all_settled(&db.pool, 2).await;
@@ -337,7 +226,7 @@ async fn g10_no_setting_of_a_handler_hinders_the_settlement() {
 
 #[tokio::test]
 async fn a_handlers_statements_are_planned_as_its_role_is_used_to() {
-    let (db, memory) = (stage_with(&["x"; 3]).await, Memory::new());
+    let (db, memory) = (stage_with::<Postgres>(&["x"; 3]).await, Memory::new());
     run(
         &db.pool,
         "DO $$ BEGIN
@@ -348,7 +237,7 @@ async fn a_handlers_statements_are_planned_as_its_role_is_used_to() {
     .await;
     let looks = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&looks);
-    let handler = each(&memory, move |conn, _| {
+    let handler = each::<sqlx::Postgres, _>(&memory, move |conn, _| {
         let looks = Arc::clone(&noted);
         Box::pin(async move {
             let sql = "SELECT string_agg(name || ' ' || setting, ', ' ORDER BY name) FROM pg_settings WHERE name IN
@@ -375,10 +264,10 @@ async fn a_handlers_statements_are_planned_as_its_role_is_used_to() {
 #[tokio::test]
 async fn the_server_waits_for_a_handler_no_longer_than_its_lease_or_its_timeout_and_a_second() {
     for (lease, timeout, expected) in [(millis(700), millis(300), "1700"), (millis(700), secs(3), "4000")] {
-        let (db, memory) = (stage_with(&["x"; 2]).await, Memory::new());
+        let (db, memory) = (stage_with::<Postgres>(&["x"; 2]).await, Memory::new());
         let looks = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&looks);
-        let handler = each(&memory, move |conn, _| {
+        let handler = each::<sqlx::Postgres, _>(&memory, move |conn, _| {
             let looks = Arc::clone(&noted);
             Box::pin(async move {
                 let sql = "SELECT array_agg(DISTINCT setting) FROM pg_settings WHERE name IN
@@ -396,30 +285,4 @@ async fn the_server_waits_for_a_handler_no_longer_than_its_lease_or_its_timeout_
         assert_eq!(*looks.lock().unwrap(), [expected; 2], "all three, for each message");
         db.remove().await;
     }
-}
-
-/// A prepared statement on a table that gets another column fails for as long as its session lives.
-#[tokio::test]
-async fn g10_a_table_that_changes_under_a_handlers_prepared_statement_is_a_retry_and_no_wedge() {
-    let (db, memory) = (fresh().await, Memory::new());
-    run(&db.pool, "CREATE TABLE wide (a INT); INSERT INTO wide VALUES (1)").await;
-    let handler = each(&memory, |conn, msg| {
-        Box::pin(async move {
-            let inner = async {
-                sqlx::query("SELECT * FROM wide").fetch_all(&mut *conn).await?;
-                write(conn, msg).await
-            };
-            inner.await.into()
-        })
-    });
-    let outbox = builder(&db).processors(1).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
-    let handle = outbox.transactional(handler).start().await.unwrap();
-    send(&handle.outbox(), &db.pool, &["x"]).await;
-    all_settled(&db.pool, 1).await;
-    run(&db.pool, "ALTER TABLE wide ADD COLUMN b INT").await;
-    send(&handle.outbox(), &db.pool, &["x"]).await;
-    all_settled(&db.pool, 2).await;
-    handle.stop().await;
-    assert_exactly_once(&db.pool, 1, 2).await;
-    db.remove().await;
 }

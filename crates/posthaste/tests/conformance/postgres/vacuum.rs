@@ -1,88 +1,17 @@
-//! G15 and G16: what is settled goes, soon, and nothing else does.
+//! Vacuum on PostgreSQL: killed in the middle of its statement, beside locks, and what it costs.
 
-use posthaste::{EnqueueMessage, HandlerResult, Partitions, WorkerTuning};
+use posthaste::{EnqueueMessage, Partitions, WorkerTuning};
 
-use super::stage::{
-    Memory, Step, assert_consistent, builder, count, eventually, fresh, millis, quick_retries, secs, settled,
-    within,
-};
+use super::{count, fresh};
+use crate::stage::{Memory, assert_consistent, builder, eventually, millis, register, secs, settled, within};
 
-/// The rows of all messages, the links, segments and ticks beyond the newest of each chain.
 const MESSAGES: &str = "SELECT count(*) FROM posthaste_incoming";
+/// The links, segments and ticks beyond the newest of each chain.
 const OLD_ROWS: &str = "SELECT (SELECT count(*) FROM posthaste_tick WHERE id < (SELECT max(id) FROM posthaste_tick))
     + (SELECT count(*) FROM posthaste_cursor c WHERE epoch < (SELECT max(epoch) FROM posthaste_cursor n
        WHERE n.partition_id = c.partition_id))
     + (SELECT count(*) FROM posthaste_outgoing o WHERE last_seq < (SELECT max(last_seq) FROM posthaste_outgoing n
        WHERE n.partition_id = o.partition_id))";
-
-#[tokio::test]
-async fn g15_ten_seconds_after_the_last_message_is_settled_no_message_rows_are_left() {
-    let (db, memory) = (fresh().await, Memory::new());
-    let handle = builder(&db).queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
-    // Many segments in one partition, few in another, a single message in a third, none in the last.
-    for round in 0..30 {
-        let messages: Vec<_> = (0..100)
-            .map(|n| EnqueueMessage::new("x").partition(u32::from(n == 0 && round % 7 == 0)))
-            .collect();
-        handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
-    }
-    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x").partition(2)).await.unwrap();
-    eventually("all is settled", async || settled(&db.pool).await == 3001).await;
-    within(secs(10), "no message is left", async || count(&db.pool, MESSAGES).await == 0).await;
-    within(secs(10), "nor anything else", async || count(&db.pool, OLD_ROWS).await == 0).await;
-    eventually("it is counted", async || handle.stats().vacuum.messages == 3001).await;
-    // Seqs go on where they were.
-    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("last").partition(2)).await.unwrap();
-    memory.has(3002).await;
-    assert_eq!(memory.all()[3001].message.seq, 2);
-    handle.stop().await;
-    assert_consistent(&db.pool).await;
-    db.remove().await;
-}
-
-/// A handler that never gets past one message: what is before it goes, it and everything behind it stays.
-#[tokio::test]
-async fn g16_nothing_unsettled_is_removed() {
-    let (db, memory) = (fresh().await, Memory::new());
-    let script = |_: usize, message: &posthaste::OutboxMessage| match message.seq {
-        700 => Step::Return(HandlerResult::Retry { reason: "not yet".to_owned() }),
-        _ => Step::Ack,
-    };
-    let handle = builder(&db)
-        .processor_tuning(quick_retries())
-        .vacuum_tuning(
-            WorkerTuning::vacuum().batch_size(100).min_interval(millis(50)).active_interval(millis(50)),
-        )
-        .queue("q", Partitions::of(1))
-        .leased(memory.scripted(script))
-        .start()
-        .await
-        .unwrap();
-    let mut ids = Vec::new();
-    for _ in 0..10 {
-        ids.extend(
-            handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 100]).await.unwrap(),
-        );
-    }
-    eventually("it is stuck", async || settled(&db.pool).await == 699).await;
-    let unsettled =
-        "SELECT count(*) FROM posthaste_incoming WHERE id >= (SELECT ids[1] FROM posthaste_outgoing
-                     WHERE last_seq >= 700 ORDER BY last_seq LIMIT 1)";
-    // Whole segments go; the one that message 700 is in stays with all its messages.
-    within(secs(10), "the settled segments are removed", async || count(&db.pool, MESSAGES).await < 600)
-        .await;
-    assert!(count(&db.pool, unsettled).await >= 301);
-    let left: Vec<i64> = sqlx::query_scalar("SELECT id FROM posthaste_incoming ORDER BY id")
-        .fetch_all(&db.pool)
-        .await
-        .unwrap();
-    let expected: Vec<i64> = ids[699..].iter().map(|id| id.0).collect();
-    assert!(left.ends_with(&expected), "nothing at or behind the cursor is gone");
-    assert_eq!(settled(&db.pool).await, 699);
-    handle.stop().await;
-    assert_consistent(&db.pool).await;
-    db.remove().await;
-}
 
 /// Each session that vacuums is killed as soon as it is seen doing so, in the middle of removing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -172,44 +101,6 @@ async fn vacuum_gives_up_for_now_where_somebody_builds_on_an_old_link() {
     db.remove().await;
 }
 
-/// A process that dies leaves its waste to the others.
-#[tokio::test]
-async fn g15_what_a_process_left_behind_is_removed_by_another() {
-    let (db, memory) = (fresh().await, Memory::new());
-    let first = builder(&db).queue("q", Partitions::of(2)).leased(memory.handler()).start().await.unwrap();
-    let second = builder(&db).queue("q", Partitions::of(2)).leased(memory.handler()).start().await.unwrap();
-    first.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 50]).await.unwrap();
-    eventually("all is settled", async || settled(&db.pool).await == 50).await;
-    first.stop().await;
-    within(secs(10), "all is removed", async || {
-        count(&db.pool, MESSAGES).await + count(&db.pool, OLD_ROWS).await == 0
-    })
-    .await;
-    second.stop().await;
-    db.remove().await;
-}
-
-/// Nobody handles the queue, but the sequencer goes on: its chain must not grow without end.
-#[tokio::test]
-async fn old_ticks_go_although_nobody_handles_the_messages() {
-    let db = fresh().await;
-    super::stage::register(&db, Partitions::of(1)).await;
-    let handle =
-        builder(&db).queue("other", Partitions::of(1)).leased(Memory::new().handler()).start().await.unwrap();
-    for _ in 0..20 {
-        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
-        tokio::time::sleep(millis(20)).await;
-    }
-    within(secs(10), "one tick is left", async || {
-        count(&db.pool, "SELECT count(*) FROM posthaste_tick").await == 1
-    })
-    .await;
-    assert_eq!(count(&db.pool, MESSAGES).await, 20, "and every message");
-    handle.stop().await;
-    assert_consistent(&db.pool).await;
-    db.remove().await;
-}
-
 #[tokio::test]
 async fn vacuum_costs_few_statements_a_message_and_none_that_write_when_there_is_nothing() {
     const MESSAGES: i64 = 20_000;
@@ -251,7 +142,7 @@ async fn vacuum_costs_few_statements_a_message_and_none_that_write_when_there_is
 #[tokio::test]
 async fn a_chunk_of_vacuum_is_bounded_by_its_batch_size() {
     let (db, memory) = (fresh().await, Memory::new());
-    super::stage::register(&db, Partitions::of(1)).await;
+    register(&db, Partitions::of(1)).await;
     let bounded = "CREATE TABLE chunks (removed BIGINT);
         CREATE FUNCTION note_chunk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
             INSERT INTO chunks SELECT count(*) FROM gone; RETURN NULL; END $$;

@@ -1,0 +1,236 @@
+//! What goes in: queues and messages.
+
+use std::sync::Arc;
+
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row, mysql::MySqlRow};
+use uuid::Uuid;
+
+use super::{MySqlStore, Tries, number, query, statements::NOW, work};
+use crate::{
+    OutboxError, Partitions,
+    store::{
+        Enqueued, NewMessage, Queue, READER, Result, Ticket,
+        answer::ANSWER_LIMIT,
+        segments::{array, json},
+    },
+};
+
+/// The most parameters of a statement.
+const MAX_PARAMETERS: usize = 65_535;
+/// The parameters of a message.
+const PARAMETERS: usize = 6;
+/// What a message takes in a packet besides its values, at most.
+const OVERHEAD: usize = 512;
+
+/// There is no savepoint of that name.
+const NO_SAVEPOINT: u16 = 1305;
+
+pub(super) async fn register_queue(store: &MySqlStore, name: &str, partitions: Partitions) -> Result<Queue> {
+    let count = partitions.count();
+    let find = || query(&store.sql().find_queue).bind(name.to_owned());
+    let mut found = queue_of(name, &store.fetch(find).await?)?;
+    if found.is_none() {
+        work!(store, ANSWER_LIMIT, |conn| add_queue(store, conn, name, count))?;
+        found = queue_of(name, &store.fetch(find).await?)?;
+    }
+    let queue = found.ok_or_else(|| OutboxError::QueueNotRegistered(name.to_owned()))?;
+    if queue.count() == count {
+        return Ok(queue);
+    }
+    let (expected, found) = (count, queue.count());
+    Err(OutboxError::PartitionCountMismatch { queue: name.to_owned(), expected, found })
+}
+
+async fn add_queue(store: &MySqlStore, conn: &mut MySqlConnection, name: &str, count: u32) -> Result<()> {
+    let mut tx = conn.begin().await?;
+    let added = query(&store.sql().register_queue).bind(name).bind(count).execute(&mut *tx).await?;
+    if added.rows_affected() == 1 {
+        let numbers = json(&(0..count).collect::<Vec<_>>());
+        query(&store.sql().register_partitions).bind(numbers).bind(name).execute(&mut *tx).await?;
+        query(&store.sql().register_cursors).bind(READER).bind(name).execute(&mut *tx).await?;
+    }
+    Ok(tx.commit().await?)
+}
+
+pub(super) async fn find_queue(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    name: &str,
+) -> Result<Option<Queue>> {
+    queue_of(name, &query(&store.sql().find_queue).bind(name).fetch_all(conn).await?)
+}
+
+fn queue_of(name: &str, rows: &[MySqlRow]) -> Result<Option<Queue>> {
+    if rows.is_empty() {
+        return Ok(None);
+    }
+    let partition_ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
+    Ok(Some(Queue { name: Arc::from(name), partition_ids }))
+}
+
+/// In the caller's transaction; or in one of its own, if the connection is in none.
+pub(super) async fn enqueue(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    messages: &[NewMessage<'_>],
+) -> Result<Enqueued> {
+    check_sizes(store, messages)?;
+    if conn.is_in_transaction() || is_in_transaction(store, conn).await? {
+        return write(store, conn, messages).await;
+    }
+    write_and_commit(store, conn, messages).await
+}
+
+/// Whether the caller has begun a transaction without sqlx knowing: in one, a savepoint is still there in the next
+/// statement. To begin another one would commit it.
+async fn is_in_transaction(store: &MySqlStore, conn: &mut MySqlConnection) -> Result<bool> {
+    let savepoint = store.savepoint();
+    let probe = format!("SAVEPOINT {savepoint}; RELEASE SAVEPOINT {savepoint}");
+    match sqlx::raw_sql(AssertSqlSafe(probe)).execute(conn).await {
+        Ok(_) => Ok(true),
+        Err(error) if number(&error) == Some(NO_SAVEPOINT) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(super) async fn enqueue_alone(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    messages: &[NewMessage<'_>],
+) -> Result<Enqueued> {
+    check_sizes(store, messages)?;
+    let mut tries = Tries::new();
+    loop {
+        if let Some(result) = tries.end(write_and_commit(store, conn, messages).await).await {
+            return result;
+        }
+    }
+}
+
+async fn write_and_commit(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    messages: &[NewMessage<'_>],
+) -> Result<Enqueued> {
+    let mut tx = conn.begin().await?;
+    let enqueued = write(store, &mut tx, messages).await?;
+    tx.commit().await?;
+    Ok(enqueued)
+}
+
+/// What no packet holds is refused before anything is written.
+fn check_sizes(store: &MySqlStore, messages: &[NewMessage<'_>]) -> Result<()> {
+    let max = store.shared.max_packet;
+    let largest = messages.iter().map(bytes).max().unwrap_or_default();
+    if largest <= max {
+        return Ok(());
+    }
+    Err(OutboxError::Unsuitable(format!(
+        "a message of {largest} bytes is larger than the server takes: raise its max_allowed_packet (now good for {max})"
+    )))
+}
+
+/// What a message takes in a packet, at most.
+fn bytes(message: &NewMessage<'_>) -> usize {
+    message.payload.len() + message.headers.as_ref().map_or(0, String::len) + OVERHEAD * 2
+}
+
+/// Takes as many messages off as one statement can have, at least one.
+fn chunk<'m, 'a>(rest: &mut &'m [NewMessage<'a>], max_packet: usize) -> &'m [NewMessage<'a>] {
+    let mut left = max_packet;
+    let fits = |message: &&NewMessage<'_>| {
+        let fitting = left.checked_sub(bytes(message));
+        left = fitting.unwrap_or_default();
+        fitting.is_some()
+    };
+    let count = rest.iter().take(MAX_PARAMETERS / PARAMETERS).take_while(fits).count();
+    let (chunk, behind) = rest.split_at(count.max(1).min(rest.len()));
+    *rest = behind;
+    chunk
+}
+
+/// Writes messages and makes them pending. The connection is in a transaction; all or none is written, whether or not the
+/// caller goes on after an error.
+async fn write(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    messages: &[NewMessage<'_>],
+) -> Result<Enqueued> {
+    let (mut rest, mut ids) = (messages, Vec::with_capacity(messages.len()));
+    while !rest.is_empty() {
+        let chunk = chunk(&mut rest, store.shared.max_packet);
+        let written = match write_chunk(store, conn, chunk).await {
+            Ok(written) if written.len() == chunk.len() => Ok(written),
+            Ok(written) => Err(OutboxError::Unsuitable(format!(
+                "the server gave {} ids for {} messages",
+                written.len(),
+                chunk.len()
+            ))),
+            Err(error) => Err(error),
+        };
+        match written {
+            Ok(written) => ids.extend(written),
+            Err(error) => return Err(take_back(store, conn, &ids, error).await),
+        }
+    }
+    let pending: Vec<_> = ids.iter().zip(messages).map(|(id, message)| (*id, message.partition_id)).collect();
+    if let Err(error) = query(&store.sql().pend).bind(json(&pending)).execute(&mut *conn).await {
+        return Err(take_back(store, conn, &ids, error.into()).await);
+    }
+    let last = ids.last().copied().unwrap_or_default();
+    Ok(Enqueued { ids, ticket: Ticket(last.cast_unsigned()) })
+}
+
+/// A message that is not pending would never be delivered: it must not be there at all.
+async fn take_back(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    ids: &[i64],
+    error: OutboxError,
+) -> OutboxError {
+    if !ids.is_empty()
+        && let Err(error) = query(&store.sql().remove_messages).bind(array(ids)).execute(conn).await
+    {
+        tracing::debug!(%error, "the transaction is gone, and with it what was enqueued");
+    }
+    error
+}
+
+async fn write_chunk(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    messages: &[NewMessage<'_>],
+) -> Result<Vec<i64>> {
+    // Keys and headers are bytes here, so that it does not matter which character set the caller's session is set to.
+    let row = format!("(?, {NOW}, ?, ?, CONVERT(? USING utf8mb4), CONVERT(? USING utf8mb4), ?)");
+    let rows = vec![row.as_str(); messages.len()].join(", ");
+    let is_mariadb = store.shared.is_mariadb;
+    let insert = if is_mariadb { &store.sql().enqueue_mariadb } else { &store.sql().enqueue_mysql };
+    let tag = (!is_mariadb && messages.len() > 1).then(|| Uuid::new_v4().as_u64_pair().0.cast_signed());
+    let mut statement = sqlx::query(AssertSqlSafe(insert.replace("{rows}", &rows)));
+    for message in messages {
+        statement = statement
+            .bind(tag)
+            .bind(message.partition_id)
+            .bind(&*message.payload_type)
+            .bind(message.key.as_deref().map(str::as_bytes))
+            .bind(message.headers.as_deref().map(str::as_bytes))
+            .bind(&*message.payload);
+    }
+    if is_mariadb {
+        return ids_of(&statement.fetch_all(conn).await?);
+    }
+    let first = statement.execute(&mut *conn).await?.last_insert_id().cast_signed();
+    if messages.len() == 1 {
+        return Ok(vec![first]);
+    }
+    let count = i64::try_from(messages.len()).unwrap_or(i64::MAX);
+    ids_of(&query(&store.sql().enqueued_mysql).bind(first).bind(tag).bind(count).fetch_all(conn).await?)
+}
+
+/// In the order of the messages: ids are given row by row.
+fn ids_of(rows: &[MySqlRow]) -> Result<Vec<i64>> {
+    let mut ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+    ids.sort_unstable();
+    Ok(ids)
+}

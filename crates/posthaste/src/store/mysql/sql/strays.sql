@@ -1,0 +1,10 @@
+-- How many of these messages are committed, but neither pending nor in any segment: there are none, unless somebody wrote to
+-- the tables by other ways.
+-- ? an array of ids of messages that are suspected
+-- Reads: incoming and pending by id; all segments of their partitions.
+SELECT count(*) AS strays
+FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) x
+STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = x.id
+WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.id = i.id)
+  AND NOT EXISTS (SELECT 1 FROM {outgoing} o
+                  WHERE o.partition_id = i.partition_id AND JSON_CONTAINS(o.ids, CAST(i.id AS CHAR)))

@@ -1,0 +1,52 @@
+//! The statements, rendered once with the names of the tables. MySQL and MariaDB share all but those that end in their names.
+
+use crate::store::{Tables, statements::statements, tables::Names};
+
+statements!(
+    acquire,
+    acquire_transactional,
+    anything,
+    bury,
+    enqueue_mariadb,
+    enqueue_mysql,
+    enqueued_mysql,
+    find_queue,
+    head,
+    lock,
+    look,
+    pend,
+    read,
+    recover,
+    register_cursors,
+    register_partitions,
+    register_queue,
+    remove_messages,
+    settle,
+    strays,
+    survey,
+    suspects,
+    tick,
+    tick_pending,
+    tick_segments,
+    tick_taken,
+    vacuum_bounds,
+    vacuum_gone_links,
+    vacuum_gone_segments,
+    vacuum_gone_ticks,
+    vacuum_segments,
+    vacuum_ticks,
+    waiting,
+);
+
+/// The server's clock, whatever the session's time zone.
+pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// In a database, or in the connection's own.
+pub(super) fn names(database: Option<&str>, tables: &Tables) -> Names {
+    Names::new(database, tables, '`')
+}
+
+/// A statement with the names filled in.
+pub(super) fn fill(names: &Names, sql: &str) -> String {
+    names.fill(sql).replace("{now}", NOW)
+}

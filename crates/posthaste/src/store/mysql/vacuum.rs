@@ -1,0 +1,214 @@
+//! What removes what every reader has passed, and what looks for messages that nobody will ever deliver.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row, mysql::MySqlRow};
+
+use super::{MySqlStore, number, query, work};
+use crate::{
+    OutboxError,
+    store::{
+        READER, Remains, Removed, Result, Surveyed, Suspects, Trim, Trimmed,
+        segments::{array, json},
+    },
+};
+
+/// How long a chunk may take: index probes for each row, on a server that is busy with other things.
+const CHUNK_LIMIT: Duration = Duration::from_secs(120);
+/// A lock that is not waited for is taken; MariaDB calls it a wait that took too long.
+const LOCKED: [u16; 2] = [3572, 1205];
+/// How many messages are looked at in one go for such as nobody will deliver.
+const WINDOW: i64 = 100;
+/// How old they must be, in seconds: what is settled is removed sooner.
+const GROWN_S: i64 = 30;
+
+pub(super) async fn survey(store: &MySqlStore, known: &[Trimmed]) -> Result<Surveyed> {
+    let known: Vec<_> =
+        known.iter().map(|k| (k.partition_id, k.seen_epoch, k.first_epoch, k.after_seq)).collect();
+    let known = json(&known);
+    let statement = || query(&store.sql().survey).bind(READER).bind(known.clone()).bind(READER).bind(READER);
+    let rows = store.fetch(statement).await?;
+    let remains = rows.iter().map(|row| {
+        let newest_epoch = row.try_get("epoch")?;
+        let head_seq = row.try_get("head")?;
+        Ok(Remains {
+            partition_id: row.try_get("id")?,
+            first_epoch: row.try_get::<Option<i64>, _>("first_epoch")?.unwrap_or(newest_epoch),
+            newest_epoch,
+            first_seq: row.try_get::<Option<i64>, _>("first_seq")?.unwrap_or(head_seq + 1),
+            settled_seq: row.try_get("processed_seq")?,
+            head_seq,
+        })
+    });
+    let remains = remains.collect::<Result<_, sqlx::Error>>()?;
+    Ok(Surveyed { remains, server: Some(store.shared.connections.losses()) })
+}
+
+pub(super) async fn vacuum(
+    store: &MySqlStore,
+    trims: &[Trim],
+    first_tick: i64,
+    most_ticks: u32,
+) -> Result<Option<Removed>> {
+    work!(store, CHUNK_LIMIT, |conn| remove_and_commit(store, conn, trims, first_tick, most_ticks))
+}
+
+async fn remove_and_commit(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    trims: &[Trim],
+    first_tick: i64,
+    most_ticks: u32,
+) -> Result<Option<Removed>> {
+    let mut tx = conn.begin().await?;
+    let removed = match remove(store, &mut tx, trims, first_tick, most_ticks).await {
+        Err(OutboxError::Database(error))
+            if number(&error).is_some_and(|number| LOCKED.contains(&number)) =>
+        {
+            tx.rollback().await?;
+            return Ok(None);
+        }
+        removed => removed?,
+    };
+    tx.commit().await?;
+    Ok(Some(removed))
+}
+
+/// How far to go in a partition.
+struct Bounds {
+    partition_id: i32,
+    first_epoch: i64,
+    end_epoch: i64,
+    after_seq: i64,
+    to_seq: i64,
+    head: i64,
+}
+
+/// Oldest first of each chain, by exact keys: what is left never has a hole.
+async fn remove(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    trims: &[Trim],
+    first_tick: i64,
+    most_ticks: u32,
+) -> Result<Removed> {
+    let bounds = bounds(store, conn, trims).await?;
+    remove_links(store, conn, &bounds).await?;
+    let messages = remove_segments(store, conn, &bounds).await?;
+    let (ticks, last_tick) = remove_ticks(store, conn, first_tick, most_ticks).await?;
+    let next_tick = last_tick.map_or(first_tick, |last| last + 1);
+    Ok(Removed { messages, ticks, next_tick, server: store.shared.connections.losses() })
+}
+
+/// How far a partition is settled is read here, in the transaction that removes.
+async fn bounds(store: &MySqlStore, conn: &mut MySqlConnection, trims: &[Trim]) -> Result<Vec<Bounds>> {
+    if trims.is_empty() {
+        return Ok(Vec::new());
+    }
+    let trims: Vec<_> =
+        trims.iter().map(|t| (t.partition_id, t.first_epoch, t.end_epoch, t.after_seq, t.to_seq)).collect();
+    let rows = query(&store.sql().vacuum_bounds)
+        .bind(json(&trims))
+        .bind(READER)
+        .bind(READER)
+        .fetch_all(conn)
+        .await?;
+    let bounds = rows.iter().map(|row| {
+        Ok(Bounds {
+            partition_id: row.try_get("id")?,
+            first_epoch: row.try_get("first_epoch")?,
+            end_epoch: row.try_get("end_epoch")?,
+            after_seq: row.try_get("after_seq")?,
+            to_seq: row.try_get("to_seq")?,
+            head: row.try_get("head")?,
+        })
+    });
+    Ok(bounds.collect::<Result<_, sqlx::Error>>()?)
+}
+
+async fn remove_links(store: &MySqlStore, conn: &mut MySqlConnection, bounds: &[Bounds]) -> Result<()> {
+    // A chain has no holes, so the keys are known.
+    let links: Vec<_> = bounds
+        .iter()
+        .flat_map(|b| (b.first_epoch..b.end_epoch).map(move |epoch| (b.partition_id, epoch)))
+        .collect();
+    if !links.is_empty() {
+        query(&store.sql().vacuum_gone_links).bind(json(&links)).bind(READER).execute(conn).await?;
+    }
+    Ok(())
+}
+
+/// Segments that are settled go with their messages; of a partition's newest segment, the messages alone.
+async fn remove_segments(store: &MySqlStore, conn: &mut MySqlConnection, bounds: &[Bounds]) -> Result<u64> {
+    // The newest stays, so it may lie before what is remembered to be gone.
+    let ranges = bounds.iter().map(|b| (b.partition_id, b.after_seq.min(b.head - 1), b.to_seq));
+    let ranges: Vec<_> = ranges
+        .filter(|(_, after, to)| after < to)
+        .map(|(id, after, to)| {
+            format!("(o.partition_id = {id} AND o.last_seq > {after} AND o.last_seq <= {to})")
+        })
+        .collect();
+    if ranges.is_empty() {
+        return Ok(0);
+    }
+    let read = store.sql().vacuum_segments.replace("{ranges}", &ranges.join(" OR "));
+    let rows = sqlx::raw_sql(AssertSqlSafe(read)).fetch_all(&mut *conn).await?;
+    let mut ids: Vec<i64> = Vec::new();
+    for row in &rows {
+        ids.extend(serde_json::from_str::<Vec<i64>>(row.try_get("ids")?)?);
+    }
+    let is_newest = |(id, seq): &(i32, i64)| bounds.iter().any(|b| b.partition_id == *id && b.head == *seq);
+    let segments: Vec<_> = pairs(&rows)?.into_iter().filter(|segment| !is_newest(segment)).collect();
+    if !segments.is_empty() {
+        query(&store.sql().vacuum_gone_segments).bind(json(&segments)).execute(&mut *conn).await?;
+    }
+    if ids.is_empty() {
+        return Ok(0);
+    }
+    // In the order of the ids, as everybody else goes.
+    ids.sort_unstable();
+    Ok(query(&store.sql().remove_messages).bind(array(&ids)).execute(conn).await?.rows_affected())
+}
+
+/// How many, and the last.
+async fn remove_ticks(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    first: i64,
+    most: u32,
+) -> Result<(u64, Option<i64>)> {
+    let ends = query(&store.sql().vacuum_ticks).bind(first).fetch_one(&mut *conn).await?;
+    let (oldest, newest): (Option<i64>, Option<i64>) = (ends.try_get("oldest")?, ends.try_get("newest")?);
+    let (Some(oldest), Some(newest)) = (oldest, newest) else { return Ok((0, None)) };
+    let end = newest.min(oldest + i64::from(most));
+    if oldest >= end {
+        return Ok((0, None));
+    }
+    let ticks: Vec<_> = (oldest..end).collect();
+    let removed = query(&store.sql().vacuum_gone_ticks).bind(array(&ticks)).execute(conn).await?;
+    Ok((removed.rows_affected(), Some(end - 1)))
+}
+
+/// Partition and place of links or segments.
+fn pairs(rows: &[MySqlRow]) -> Result<Vec<(i32, i64)>> {
+    let pairs = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
+    Ok(pairs.collect::<Result<_, sqlx::Error>>()?)
+}
+
+pub(super) async fn suspects(store: &MySqlStore, after_id: i64) -> Result<Suspects> {
+    let statement = || query(&store.sql().suspects).bind(GROWN_S).bind(READER).bind(after_id).bind(WINDOW);
+    let rows = store.fetch(statement).await?;
+    let looked_at = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get::<i64, _>(1)? != 0)));
+    let looked_at = looked_at.collect::<Result<Vec<(i64, bool)>, sqlx::Error>>()?;
+    let window = looked_at.first().zip(looked_at.last()).map(|(first, last)| (first.0, last.0));
+    let is_end = i64::try_from(looked_at.len()).unwrap_or(i64::MAX) < WINDOW;
+    let ids = looked_at.into_iter().filter(|(_, is_suspect)| *is_suspect).map(|(id, _)| id).collect();
+    Ok(Suspects { ids, window, is_end })
+}
+
+pub(super) async fn strays(store: &MySqlStore, suspects: &[i64]) -> Result<u64> {
+    let ids = array(suspects);
+    let rows = store.fetch(|| query(&store.sql().strays).bind(ids.clone())).await?;
+    let strays: i64 = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("strays")?;
+    Ok(u64::try_from(strays).unwrap_or_default())
+}

@@ -1,0 +1,52 @@
+//! How processes hear of each other: a watcher that looks.
+
+use std::time::Duration;
+
+use sqlx::Row;
+use tokio::time::Instant;
+
+use super::{MySqlStore, SESSION, query};
+use crate::{
+    store::{Result, answer::answer},
+    wake::Wake,
+};
+
+/// How often to look while nothing happens, and for a while after something did.
+const IDLE: Duration = Duration::from_millis(75);
+const ALERT: Duration = Duration::from_millis(15);
+const ALERT_FOR: Duration = Duration::from_secs(1);
+/// How often to look for partitions that others have let go, or whose leases ran out: nothing else tells.
+const RECONCILE: Duration = Duration::from_millis(250);
+/// How often at most while others sequence.
+const SEQUENCED: Duration = Duration::from_millis(50);
+
+/// Looks again and again, on a connection of its own, whether there is anything new. 18 reads a second while idle, those of
+/// the reconciler included.
+pub(super) async fn listen(store: &MySqlStore, wake: &Wake) -> Result<()> {
+    let mut conn = store.shared.connections.connect().await?;
+    answer(sqlx::raw_sql(SESSION).execute(&mut conn)).await?;
+    // What was said before we listened.
+    wake.ask_for_everything();
+    let (mut last_tick, mut changed) = (None, None::<Instant>);
+    let mut reconciled = Instant::now();
+    loop {
+        let row = answer(query(&store.sql().anything).fetch_one(&mut conn)).await?;
+        let is_pending = row.try_get::<i64, _>("is_pending")? != 0;
+        let tick: Option<i64> = row.try_get("tick")?;
+        if is_pending {
+            wake.enqueued([]);
+        }
+        let is_sequenced = tick != last_tick;
+        last_tick = tick;
+        if is_pending || is_sequenced {
+            changed = Some(Instant::now());
+        }
+        let rest = if is_sequenced { SEQUENCED } else { RECONCILE };
+        if reconciled.elapsed() >= rest {
+            wake.reconciler_bell().notify_one();
+            reconciled = Instant::now();
+        }
+        let is_alert = changed.is_some_and(|changed| changed.elapsed() < ALERT_FOR);
+        tokio::time::sleep(if is_alert { ALERT } else { IDLE }).await;
+    }
+}

@@ -1,0 +1,112 @@
+//! G15: what it costs does not grow: not with queues, not with the backlog.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use posthaste::{Batch, EnqueueMessage, HandlerResult, LeasedHandler, Outbox, OutboxProfile, Partitions};
+use tokio::sync::watch;
+
+use crate::{
+    cases::cases,
+    dialect::Dialect,
+    fresh::Server,
+    stage::{begin, count, eventually, fresh, insert_by_hand, register, secs, settled, within},
+};
+
+cases! {
+    []:
+        a_thousand_queues_are_served_by_one_process (flavor = "multi_thread", worker_threads = 2),
+        g15_memory_does_not_grow_with_a_backlog_of_a_million (flavor = "multi_thread", worker_threads = 2);
+}
+
+/// Counts, and keeps nothing.
+#[derive(Clone)]
+pub struct Count {
+    pub seen: watch::Sender<usize>,
+    largest: Arc<AtomicUsize>,
+}
+
+impl Count {
+    pub fn new() -> Self {
+        Self { seen: watch::Sender::new(0), largest: Arc::default() }
+    }
+
+    pub async fn has(&self, n: usize, limit: std::time::Duration) {
+        let mut seen = self.seen.subscribe();
+        let enough = tokio::time::timeout(limit, seen.wait_for(|seen| *seen >= n)).await;
+        assert!(enough.is_ok(), "{} of {n} messages after {limit:?}", *self.seen.borrow());
+    }
+}
+
+impl LeasedHandler for Count {
+    async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+        let taken = batch.next_chunk(usize::MAX).len();
+        self.largest.fetch_max(taken, Ordering::SeqCst);
+        self.seen.send_modify(|seen| *seen += taken);
+        HandlerResult::Success
+    }
+}
+
+async fn a_thousand_queues_are_served_by_one_process<S: Server>() {
+    const QUEUES: usize = 1000;
+    let (db, seen) = (fresh::<S>().await, Count::new());
+    let mut builder = Outbox::builder(db.pool.clone()).grace(secs(5));
+    let names: Vec<_> = (0..QUEUES).map(|n| format!("queue-{n}")).collect();
+    for name in &names {
+        builder = builder.queue(name, Partitions::of(1)).leased(seen.clone()).outbox();
+    }
+    let handle = builder.start().await.unwrap();
+    for round in 1..=3 {
+        let mut tx = begin(&db.pool).await;
+        for name in &names {
+            handle.outbox().enqueue(&mut tx, name, EnqueueMessage::new(name.as_str())).await.unwrap();
+        }
+        tx.commit().await.unwrap();
+        seen.has(round * QUEUES, secs(20)).await;
+    }
+    within(secs(10), "all is settled", async || settled(&db.pool).await == 3000).await;
+    within(secs(10), "and removed", async || {
+        count(&db.pool, "SELECT count(*) FROM posthaste_incoming").await == 0
+    })
+    .await;
+    assert!(S::Db::worker_sessions(&db.pool).await.unwrap() <= 9, "with a handful of connections");
+    handle.stop().await;
+    db.remove().await;
+}
+
+/// In kilobytes.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("this process");
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
+    line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")
+}
+
+async fn g15_memory_does_not_grow_with_a_backlog_of_a_million<S: Server>() {
+    const BACKLOG: usize = 1_000_000;
+    let (db, seen) = (fresh::<S>().await, Count::new());
+    register(&db, Partitions::of(16)).await;
+    // By hand, for it is the delivery that is looked at.
+    insert_by_hand(&db.pool, 1_000_000 / 16, &"x".repeat(200)).await;
+    let handle = Outbox::builder(db.pool.clone())
+        .profile(OutboxProfile::auto())
+        .queue("q", Partitions::of(16))
+        .leased(seen.clone())
+        .start()
+        .await
+        .unwrap();
+    seen.has(1000, secs(30)).await;
+    let early = memory();
+    let mut peak = early;
+    within(secs(110), "all is settled", async || {
+        peak = peak.max(memory());
+        *seen.seen.borrow() >= BACKLOG
+    })
+    .await;
+    assert!(peak < early + 64 * 1024, "{early} KB at first, {peak} KB at most");
+    assert!(seen.largest.load(Ordering::SeqCst) > 100, "under load, the profile takes more at once");
+    eventually("all is settled", async || settled(&db.pool).await == 1_000_000).await;
+    handle.stop().await;
+    db.remove().await;
+}

@@ -1,0 +1,280 @@
+//! Real processes: several workers on one queue, killed and paused. Each test starts itself again as a worker, which
+//! appends what it sees to a file, and has the mode of the test.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use posthaste::{
+    EnqueueMessage, HandlerResult, LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxMessage,
+    Partitions, TransactionalHandler, TransactionalMessageHandler,
+};
+use sqlx::Pool;
+use tokio::time::Instant;
+
+use crate::{
+    cases::cases,
+    dialect::{Dialect, Tested},
+    fresh::{Fresh, Server},
+    modes::{InMode, Mode},
+    stage::{assert_consistent, builder_on, fresh, millis, register, secs, settled, within},
+};
+
+cases! {
+    [leased, transactional, batch]:
+        g4_four_processes_compete_without_a_duplicate,
+        g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s,
+        g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes
+            except(sqlite = "a process that is paused while it writes keeps the lock of the file: nobody can take it away");
+}
+
+/// In the environment of a worker: the database and the file.
+const WORKER: &str = "POSTHASTE_TEST_WORKER";
+const FILE: &str = "POSTHASTE_TEST_FILE";
+const LEASE: Duration = Duration::from_millis(1000);
+
+/// Appends a line a message, and takes a little while.
+struct Clerk {
+    file: PathBuf,
+}
+
+impl Clerk {
+    async fn write_down(&self, msg: &OutboxMessage) {
+        let line =
+            format!("{} {} {} {} {}\n", std::process::id(), msg.partition, msg.seq, msg.id, msg.attempts);
+        let mut file =
+            std::fs::OpenOptions::new().append(true).create(true).open(&self.file).expect("the file");
+        file.write_all(line.as_bytes()).expect("a line");
+        tokio::time::sleep(millis(2)).await;
+    }
+}
+
+impl LeasedMessageHandler for Clerk {
+    async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+        self.write_down(msg).await;
+        MessageResult::Ok
+    }
+}
+
+impl<DB: Tested> TransactionalHandler<DB> for Clerk {
+    async fn handle(&self, conn: &mut DB::Connection, msgs: &[OutboxMessage]) -> HandlerResult {
+        if let Err(error) = DB::write_effects(conn, msgs, true).await {
+            return HandlerResult::Retry { reason: error.to_string() };
+        }
+        for msg in msgs {
+            self.write_down(msg).await;
+        }
+        HandlerResult::Success
+    }
+}
+
+impl<DB: Tested> TransactionalMessageHandler<DB> for Clerk {
+    async fn handle(&self, conn: &mut DB::Connection, msg: &OutboxMessage) -> HandlerResult {
+        <Self as TransactionalHandler<DB>>::handle(self, conn, std::slice::from_ref(msg)).await
+    }
+}
+
+/// If this process was started as a worker: be one until killed, or until standard input is closed.
+async fn be_a_worker_if_asked<S: Server>(mode: Mode) -> bool {
+    let Ok(url) = std::env::var(WORKER) else { return false };
+    let file = std::env::var_os(FILE).map(PathBuf::from).expect("a file");
+    let pool = Pool::<S::Db>::connect_with(S::Db::options(&url)).await.expect("the database");
+    let handle = builder_on(pool)
+        .queue("q", Partitions::of(4))
+        .handled(mode, Clerk { file })
+        .lease(LeaseConfig { duration: LEASE, headroom: millis(200) })
+        .start()
+        .await
+        .expect("it starts");
+    tokio::task::spawn_blocking(|| std::io::stdin().read_line(&mut String::new()))
+        .await
+        .expect("a line")
+        .ok();
+    handle.stop().await;
+    true
+}
+
+/// Workers in processes of their own; those that are left are killed at the end.
+struct Workers {
+    /// Its full name.
+    test: String,
+    url: String,
+    file: PathBuf,
+    children: Vec<Child>,
+}
+
+impl Workers {
+    fn new<S: Server>(db: &Fresh<S>, mode: Mode, test: &str, folder: &Path) -> Self {
+        let test = format!("processes::{}::{}::{test}", S::NAME, mode.module());
+        Self { test, url: db.url.clone(), file: folder.join("seen"), children: Vec::new() }
+    }
+
+    fn hire(&mut self) -> Pid {
+        let child = Command::new(std::env::current_exe().expect("this program"))
+            .args([&self.test, "--exact", "--nocapture"])
+            .env(WORKER, &self.url)
+            .env(FILE, &self.file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a worker");
+        let pid = Pid::from_raw(child.id().try_into().expect("a pid"));
+        self.children.push(child);
+        pid
+    }
+
+    /// What was seen so far: process, partition, seq, id, attempts.
+    fn seen(&self) -> Vec<[i64; 5]> {
+        let text = std::fs::read_to_string(&self.file).unwrap_or_default();
+        let numbers = |line: &str| {
+            let numbers: Vec<i64> = line.split(' ').map(|n| n.parse().expect("a number")).collect();
+            <[i64; 5]>::try_from(numbers).expect("five numbers")
+        };
+        text.lines().map(numbers).collect()
+    }
+
+    /// The process that holds the lease of a partition, by the lines it wrote last.
+    fn last_on(&self, partition: i64) -> Option<Pid> {
+        let seen = self.seen();
+        let last = seen.iter().rfind(|line| line[1] == partition)?;
+        Some(Pid::from_raw(last[0].try_into().ok()?))
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+async fn send<DB: Tested>(outbox: &Outbox<DB>, pool: &Pool<DB>, messages: u32) {
+    let messages: Vec<_> = (0..messages).map(|n| EnqueueMessage::new("x").partition(n % 4)).collect();
+    outbox.enqueue_batch(pool, "q", &messages).await.unwrap();
+}
+
+/// A database with the queue, an outbox to enqueue to, and a folder.
+async fn start<S: Server>() -> (Fresh<S>, Outbox<S::Db>, tempfile::TempDir) {
+    let db = fresh::<S>().await;
+    register(&db, Partitions::of(4)).await;
+    let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
+    (db, outbox, tempfile::tempdir().unwrap())
+}
+
+/// Each message was delivered in order: the first deliveries of a partition are 1, 2, 3 …
+fn assert_order(seen: &[[i64; 5]], each: i64) {
+    let mut next: HashMap<i64, i64> = HashMap::new();
+    for [_, partition, seq, _, _] in seen {
+        let next = next.entry(*partition).or_insert(1);
+        assert!(*seq <= *next, "partition {partition}: {seq} came before {next}");
+        if seq == next {
+            *next += 1;
+        }
+    }
+    assert!((0..4).all(|partition| next.get(&partition) == Some(&(each + 1))), "{next:?}");
+}
+
+async fn g4_four_processes_compete_without_a_duplicate<S: Server>(mode: Mode) {
+    if be_a_worker_if_asked::<S>(mode).await {
+        return;
+    }
+    let (db, outbox, folder) = start::<S>().await;
+    let test = "g4_four_processes_compete_without_a_duplicate";
+    let mut workers = Workers::new(&db, mode, test, folder.path());
+    for _ in 0..4 {
+        workers.hire();
+    }
+    for round in 1..=20 {
+        send(&outbox, &db.pool, 100).await;
+        within(secs(20), "the round is settled", async || settled(&db.pool).await == round * 100).await;
+    }
+    let seen = workers.seen();
+    assert_eq!(seen.len(), 2000, "no duplicate");
+    assert_order(&seen, 500);
+    let mut by_process: BTreeMap<i64, usize> = BTreeMap::new();
+    seen.iter().for_each(|line| *by_process.entry(line[0]).or_default() += 1);
+    assert!(by_process.len() >= 2, "more than one took part: {by_process:?}");
+    drop(workers);
+    assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
+    db.remove().await;
+}
+
+async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s<S: Server>(mode: Mode) {
+    if be_a_worker_if_asked::<S>(mode).await {
+        return;
+    }
+    let (db, outbox, folder) = start::<S>().await;
+    let test = "g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s";
+    let mut workers = Workers::new(&db, mode, test, folder.path());
+    workers.hire();
+    workers.hire();
+    let mut total = 0;
+    for _ in 0..5 {
+        send(&outbox, &db.pool, 400).await;
+        total += 400;
+        // In the middle of it.
+        let half = settled(&db.pool).await + 100;
+        within(secs(20), "work is under way", async || settled(&db.pool).await >= half).await;
+        let holder = workers.last_on(0).expect("somebody works on partition 0");
+        kill(holder, Signal::SIGKILL).unwrap();
+        let killed = Instant::now();
+        workers.hire();
+        within(LEASE + secs(2) + secs(3), "all is settled", async || settled(&db.pool).await == total).await;
+        let first = killed.elapsed();
+        assert!(first < LEASE + secs(5), "{first:?}");
+    }
+    let seen = workers.seen();
+    assert_order(&seen, total / 4);
+    // At most one batch of each of the four partitions was under way at each kill.
+    let duplicates = seen.len() - usize::try_from(total).unwrap();
+    assert!(duplicates <= 5 * 4 * 10, "{duplicates} duplicates");
+    assert!(seen.iter().any(|line| line[4] > 0), "a crash leaves a trace in the attempts");
+    drop(workers);
+    assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
+    db.remove().await;
+}
+
+async fn g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes<S: Server>(mode: Mode) {
+    if be_a_worker_if_asked::<S>(mode).await {
+        return;
+    }
+    let (db, outbox, folder) = start::<S>().await;
+    let test = "g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes";
+    let mut workers = Workers::new(&db, mode, test, folder.path());
+    let first = workers.hire();
+    let mut total = 0;
+    for round in 0..3 {
+        send(&outbox, &db.pool, 400).await;
+        total += 400;
+        let some = settled(&db.pool).await + 40;
+        within(secs(20), "work is under way", async || settled(&db.pool).await >= some).await;
+        kill(first, Signal::SIGSTOP).unwrap();
+        if round == 0 {
+            workers.hire();
+        }
+        within(LEASE * 3 + secs(8), "the other one goes on", async || settled(&db.pool).await == total).await;
+        kill(first, Signal::SIGCONT).unwrap();
+        // What it does now must change nothing; and it goes on with new work.
+        send(&outbox, &db.pool, 40).await;
+        total += 40;
+        within(secs(10), "all is settled", async || settled(&db.pool).await == total).await;
+    }
+    assert_order(&workers.seen(), total / 4);
+    drop(workers);
+    assert_consistent(&db.pool).await;
+    mode.assert_effects(&db.pool).await;
+    db.remove().await;
+}

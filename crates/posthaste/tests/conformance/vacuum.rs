@@ -1,0 +1,138 @@
+//! G15 and G16: what is settled goes, soon, and nothing else does.
+
+use posthaste::{EnqueueMessage, HandlerResult, Partitions, WorkerTuning};
+
+use crate::{
+    cases::cases,
+    dialect::Dialect,
+    fresh::Server,
+    stage::{
+        Memory, Step, assert_consistent, builder, count, eventually, fresh, millis, numbers, quick_retries,
+        register, secs, settled, within,
+    },
+};
+
+cases! {
+    []:
+        g15_ten_seconds_after_the_last_message_is_settled_no_message_rows_are_left,
+        g16_nothing_unsettled_is_removed,
+        g15_what_a_process_left_behind_is_removed_by_another,
+        old_ticks_go_although_nobody_handles_the_messages;
+}
+
+/// The rows of all messages.
+const MESSAGES: &str = "SELECT count(*) FROM posthaste_incoming";
+
+/// How many links, segments and ticks there are beyond the newest of each chain, and rows that only this database has.
+async fn old_rows<DB: Dialect>(pool: &sqlx::Pool<DB>) -> i64 {
+    const OLD_ROWS: &str = "SELECT (SELECT count(*) FROM posthaste_tick WHERE id < (SELECT max(id) FROM posthaste_tick))
+        + (SELECT count(*) FROM posthaste_cursor c WHERE epoch < (SELECT max(epoch) FROM posthaste_cursor n
+           WHERE n.partition_id = c.partition_id))
+        + (SELECT count(*) FROM posthaste_outgoing o WHERE last_seq < (SELECT max(last_seq) FROM posthaste_outgoing n
+           WHERE n.partition_id = o.partition_id))";
+    count(pool, OLD_ROWS).await + count(pool, DB::OTHER_ROWS).await
+}
+
+async fn g15_ten_seconds_after_the_last_message_is_settled_no_message_rows_are_left<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let handle = builder(&db).queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
+    // Many segments in one partition, few in another, a single message in a third, none in the last.
+    for round in 0..30 {
+        let messages: Vec<_> = (0..100)
+            .map(|n| EnqueueMessage::new("x").partition(u32::from(n == 0 && round % 7 == 0)))
+            .collect();
+        handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+    }
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x").partition(2)).await.unwrap();
+    eventually("all is settled", async || settled(&db.pool).await == 3001).await;
+    within(secs(10), "no message is left", async || count(&db.pool, MESSAGES).await == 0).await;
+    within(secs(10), "nor anything else", async || old_rows(&db.pool).await == 0).await;
+    eventually("it is counted", async || handle.stats().vacuum.messages == 3001).await;
+    // Seqs go on where they were.
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("last").partition(2)).await.unwrap();
+    memory.has(3002).await;
+    assert_eq!(memory.all()[3001].message.seq, 2);
+    handle.stop().await;
+    assert_consistent(&db.pool).await;
+    db.remove().await;
+}
+
+/// A handler that never gets past one message: what is before it goes, it and everything behind it stays.
+async fn g16_nothing_unsettled_is_removed<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let script = |_: usize, message: &posthaste::OutboxMessage| match message.seq {
+        700 => Step::Return(HandlerResult::Retry { reason: "not yet".to_owned() }),
+        _ => Step::Ack,
+    };
+    let handle = builder(&db)
+        .processor_tuning(quick_retries())
+        .vacuum_tuning(
+            WorkerTuning::vacuum().batch_size(100).min_interval(millis(50)).active_interval(millis(50)),
+        )
+        .queue("q", Partitions::of(1))
+        .leased(memory.scripted(script))
+        .start()
+        .await
+        .unwrap();
+    let mut ids = Vec::new();
+    for _ in 0..10 {
+        ids.extend(
+            handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 100]).await.unwrap(),
+        );
+    }
+    eventually("it is stuck", async || settled(&db.pool).await == 699).await;
+    let unsettled = format!(
+        "SELECT count(*) FROM posthaste_incoming WHERE id >= (
+             SELECT min(p.id) FROM {} AS p JOIN {} AS s ON p.seq BETWEEN s.first_seq AND s.last_seq
+             WHERE s.last_seq = (SELECT min(last_seq) FROM posthaste_outgoing WHERE last_seq >= 700))",
+        S::Db::PLACES,
+        S::Db::SEGMENTS
+    );
+    // Whole segments go; the one that message 700 is in stays with all its messages.
+    within(secs(10), "the settled segments are removed", async || count(&db.pool, MESSAGES).await < 600)
+        .await;
+    assert!(count(&db.pool, &unsettled).await >= 301);
+    let left = numbers(&db.pool, "SELECT id FROM posthaste_incoming ORDER BY id").await;
+    let expected: Vec<i64> = ids[699..].iter().map(|id| id.0).collect();
+    assert!(left.ends_with(&expected), "nothing at or behind the cursor is gone");
+    assert_eq!(settled(&db.pool).await, 699);
+    handle.stop().await;
+    assert_consistent(&db.pool).await;
+    db.remove().await;
+}
+
+/// A process that dies leaves its waste to the others.
+async fn g15_what_a_process_left_behind_is_removed_by_another<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let first = builder(&db).queue("q", Partitions::of(2)).leased(memory.handler()).start().await.unwrap();
+    let second = builder(&db).queue("q", Partitions::of(2)).leased(memory.handler()).start().await.unwrap();
+    first.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 50]).await.unwrap();
+    eventually("all is settled", async || settled(&db.pool).await == 50).await;
+    first.stop().await;
+    within(secs(10), "all is removed", async || {
+        count(&db.pool, MESSAGES).await + old_rows(&db.pool).await == 0
+    })
+    .await;
+    second.stop().await;
+    db.remove().await;
+}
+
+/// Nobody handles the queue, but the sequencer goes on: its chain must not grow without end.
+async fn old_ticks_go_although_nobody_handles_the_messages<S: Server>() {
+    let db = fresh::<S>().await;
+    register(&db, Partitions::of(1)).await;
+    let handle =
+        builder(&db).queue("other", Partitions::of(1)).leased(Memory::new().handler()).start().await.unwrap();
+    for _ in 0..20 {
+        handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+        tokio::time::sleep(millis(20)).await;
+    }
+    within(secs(10), "one tick is left", async || {
+        count(&db.pool, "SELECT count(*) FROM posthaste_tick").await == 1
+    })
+    .await;
+    assert_eq!(count(&db.pool, MESSAGES).await, 20, "and every message");
+    handle.stop().await;
+    assert_consistent(&db.pool).await;
+    db.remove().await;
+}
