@@ -65,9 +65,11 @@ impl Patience {
 /// Which of the workers' connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// What is committed on it may be lost in a power failure.
+    /// To read on.
+    Reader,
+    /// To write on; what is committed may be lost in a power failure.
     Quick,
-    /// What is committed on it, and all that was committed before, is on the disk.
+    /// To write on; what is committed, and all that was committed before, is on the disk.
     Durable,
 }
 
@@ -75,7 +77,8 @@ impl SqliteStore {
     /// A worker's connection.
     pub(super) async fn connection(&self, kind: Kind) -> Result<Taken<sqlx::Sqlite>> {
         let connections = match kind {
-            Kind::Quick => &self.shared.connections,
+            Kind::Reader => &self.shared.readers,
+            Kind::Quick => &self.shared.quick,
             Kind::Durable => &self.shared.durable,
         };
         Ok(patiently!(connections.take())?.0)
@@ -109,7 +112,7 @@ pub(super) use patiently;
 /// The same on a worker's connection.
 macro_rules! reading {
     ($store:expr, $conn:ident => $work:expr) => {{
-        let mut taken = $store.connection($crate::store::sqlite::busy::Kind::Quick).await?;
+        let mut taken = $store.connection($crate::store::sqlite::busy::Kind::Reader).await?;
         let done = $crate::store::sqlite::busy::patiently!({
             let $conn = &mut *taken;
             $work

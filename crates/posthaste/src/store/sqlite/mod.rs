@@ -43,6 +43,8 @@ impl Backend for Sqlite {
     type Store = SqliteStore;
 }
 
+/// How many workers read at once: each takes a thread, and a read takes no time to speak of.
+const READERS: usize = 4;
 /// How a transaction of ours begins, if it is to write: it waits for other writers now, not in the middle.
 const BEGIN: &str = "BEGIN IMMEDIATE";
 /// How long SQLite itself waits for a lock while a connection is set up.
@@ -61,9 +63,11 @@ struct Shared {
     statements: Statements,
     /// Where the log is that is written ahead; none if the database is in memory.
     log: Option<PathBuf>,
-    /// The workers' connections: what is committed on these may be lost in a power failure …
-    connections: Arc<Connections<Sqlite>>,
-    /// … and on these it may not: ticks, and what vacuum removes.
+    /// What workers read on.
+    readers: Arc<Connections<Sqlite>>,
+    /// What they write on: what is committed here may be lost in a power failure …
+    quick: Arc<Connections<Sqlite>>,
+    /// … and here it may not: ticks, and what vacuum removes.
     durable: Arc<Connections<Sqlite>>,
     /// With the caller's own options, for handlers.
     handler_connections: Arc<Connections<Sqlite>>,
@@ -85,18 +89,21 @@ impl SqliteStore {
         migrate::refuse_schema(tables)?;
         let (file, caller_timeout) = patiently!(Self::check(&pool, tables))?;
         let names = names(tables);
-        let (connections, durable, handler_connections) = if file.is_some() {
+        let (readers, quick, durable, handler_connections) = if file.is_some() {
+            let own = |most, adapt| Arc::new(Connections::new(pool.clone(), most, adapt));
+            // One writer at a time, so one connection to write is enough, however many workers there are.
             (
-                Arc::new(Connections::new(pool.clone(), workers, quick_options)),
-                Arc::new(Connections::new(pool.clone(), workers, durable_options)),
-                Arc::new(Connections::new(pool, handlers, handler_options)),
+                own(workers.min(READERS), quick_options as fn(_) -> _),
+                own(1, quick_options),
+                own(1, durable_options),
+                own(handlers, handler_options),
             )
         } else {
             // Another connection would be another database. Half of them are the caller's, whatever we do.
             let half = pool.options().get_max_connections() / 2;
             let most = usize::try_from(half).unwrap_or(usize::MAX).clamp(1, workers.max(1));
             let shared = Arc::new(Connections::shared(pool, most));
-            (Arc::clone(&shared), Arc::clone(&shared), shared)
+            (Arc::clone(&shared), Arc::clone(&shared), Arc::clone(&shared), shared)
         };
         let log = file.map(|file| {
             let mut log = file.into_os_string();
@@ -107,7 +114,8 @@ impl SqliteStore {
             shared: Arc::new(Shared {
                 statements: Statements::render(|sql| fill(&names, sql)),
                 log,
-                connections,
+                readers,
+                quick,
                 durable,
                 handler_connections,
                 caller_timeout,
@@ -187,7 +195,7 @@ fn worker_options(options: SqliteConnectOptions) -> SqliteConnectOptions {
         // The last of all, and the settings are made in this order.
         .pragma("busy_timeout", "0")
         .optimize_on_close(false, None)
-        .thread_name(|id| format!("posthaste-{id}"))
+        .thread_name(thread_name)
         .log_slow_statements(log::LevelFilter::Debug, Duration::from_secs(1))
 }
 
@@ -201,7 +209,11 @@ fn durable_options(options: SqliteConnectOptions) -> SqliteConnectOptions {
 
 /// A handler's connection is like the caller's others, but has its own view of the database.
 fn handler_options(options: SqliteConnectOptions) -> SqliteConnectOptions {
-    options.shared_cache(false)
+    options.shared_cache(false).thread_name(thread_name)
+}
+
+fn thread_name(id: u64) -> String {
+    format!("posthaste-{id}")
 }
 
 impl Store for SqliteStore {
@@ -357,6 +369,7 @@ impl Store for SqliteStore {
         }
         self.shared.handler_connections.close().await;
         self.shared.durable.close().await;
-        self.shared.connections.close().await;
+        self.shared.quick.close().await;
+        self.shared.readers.close().await;
     }
 }

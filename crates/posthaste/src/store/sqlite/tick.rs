@@ -70,8 +70,11 @@ async fn horizon(store: &SqliteStore, last_id: i64) -> Result<Horizon> {
         // Within a shared cache nobody reads what somebody is writing: as we could, nobody was.
         return Ok(Horizon::Everything);
     }
-    let Ok(turn) = store.shared.turn.try_lock() else { return Ok(behind(last_id)) };
-    let (mut conn, _) = store.shared.connections.take().await?;
+    // The connection first, as always; it is one that nobody waits with.
+    let mut conn = store.connection(Kind::Reader).await?;
+    let Ok(turn) = store.shared.turn.try_lock() else {
+        return conn.keep_if_usable(Ok(behind(last_id)));
+    };
     let looked = async {
         let mut tx = conn.begin_with(BEGIN).await?;
         // It may have committed just before.

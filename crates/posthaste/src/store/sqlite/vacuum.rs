@@ -102,7 +102,7 @@ async fn shrink_log(store: &SqliteStore) -> Result<()> {
     if std::fs::metadata(log).map_or(0, |log| log.len()) <= LOG_LIMIT {
         return Ok(());
     }
-    let (mut conn, _) = store.shared.durable.take().await?;
+    let mut conn = store.connection(Kind::Durable).await?;
     // It does not wait: for as long as it did, nobody could write.
     let emptied = sqlx::raw_sql("PRAGMA main.wal_checkpoint(TRUNCATE)").fetch_one(&mut *conn).await;
     let emptied = emptied.map_err(OutboxError::from).and_then(|row| Ok(row.try_get::<i64, _>(0)? == 0));

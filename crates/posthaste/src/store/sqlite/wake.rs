@@ -20,7 +20,7 @@ const RECONCILE: Duration = Duration::from_millis(40);
 /// Looks at the count of changes, on a connection that is in no transaction and writes nothing. Our own workers change it too,
 /// but only if there is something to do: what follows from a change only reads, and so comes to rest.
 pub(super) async fn listen(store: &SqliteStore, wake: &Wake) -> Result<()> {
-    let mut conn = patiently!(store.shared.connections.connect())?;
+    let mut conn = patiently!(store.shared.readers.connect())?;
     let mut seen = None;
     let (mut changed_at, mut asked_at) = (Instant::now(), None);
     let mut owes_reconciliation = false;

@@ -108,15 +108,15 @@ impl Dialect for Sqlite {
         Self::run(conn, &sql).await
     }
 
-    /// Those of this process: a connection has the file open.
-    async fn worker_sessions(pool: &SqlitePool) -> Result<i64> {
-        let file = pool.connect_options().get_filename().to_owned();
-        let opened = std::fs::read_dir("/proc/self/fd").expect("this process").filter(|entry| {
-            let link = entry.as_ref().ok().and_then(|entry| std::fs::read_link(entry.path()).ok());
-            link.is_some_and(|target| target == file)
+    /// Those of this process: each has a thread, by whose name it is known. Files tell nothing: SQLite keeps them for later while
+    /// others have the database open.
+    async fn worker_sessions(_: &SqlitePool) -> Result<i64> {
+        let threads = std::fs::read_dir("/proc/self/task").expect("this process").filter(|entry| {
+            let name =
+                entry.as_ref().ok().and_then(|entry| std::fs::read_to_string(entry.path().join("comm")).ok());
+            name.is_some_and(|name| name.starts_with("posthaste-"))
         });
-        let opened = i64::try_from(opened.count()).expect("a number");
-        Ok(opened - i64::from(pool.size()))
+        Ok(i64::try_from(threads.count()).expect("a number"))
     }
 
     async fn idle_worker_sessions(_: &SqlitePool) -> Result<i64> {
