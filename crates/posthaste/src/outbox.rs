@@ -3,7 +3,7 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
-        sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -119,7 +119,6 @@ target_of_connection!("mysql", sqlx::MySqlConnection, sqlx::MySql);
 target_of_connection!("postgres", sqlx::PgConnection, sqlx::Postgres);
 target_of_connection!("sqlite", sqlx::SqliteConnection, sqlx::Sqlite);
 
-
 impl<DB: Backend> Outbox<DB> {
     /// A builder for an outbox with workers.
     #[must_use]
@@ -192,13 +191,14 @@ impl<DB: Backend> Outbox<DB> {
                 self.enqueue_rows(conn, &rows).await
             }
             Target::Pool(pool) => {
-                                // In tasks of their own, which are not dropped half-way: a connection that was dropped inside BEGIN would be
+                // In tasks of their own, which are not dropped half-way: a connection that was dropped inside BEGIN would be
                 // given back poisoned, and what was committed would not be told.
                 let (outbox, own, name) = (self.clone(), pool.clone(), queue.to_owned());
                 let queue = match self.known(queue) {
                     Some(queue) => queue,
                     None => joined(
-                        tokio::spawn(async move { outbox.queue(&mut *own.acquire().await?, &name).await }).await,
+                        tokio::spawn(async move { outbox.queue(&mut *own.acquire().await?, &name).await })
+                            .await,
                     )?,
                 };
                 let rows = messages.iter().map(|message| row(&queue, message).map(NewMessage::into_owned));
@@ -233,7 +233,7 @@ impl<DB: Backend> Outbox<DB> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-                Ok(self.enqueued(self.inner.store.enqueue(conn, rows).await?))
+        Ok(self.enqueued(self.inner.store.enqueue(conn, rows).await?))
     }
 
     async fn enqueue_rows_alone(
@@ -252,13 +252,13 @@ impl<DB: Backend> Outbox<DB> {
         ids.into_iter().map(OutboxMessageId).collect()
     }
 
-        fn known(&self, name: &str) -> Option<Arc<Queue>> {
+    fn known(&self, name: &str) -> Option<Arc<Queue>> {
         self.inner.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     /// A queue, which the database is asked for once.
     async fn queue(&self, conn: &mut DB::Connection, name: &str) -> Result<Arc<Queue>, OutboxError> {
-                if let Some(queue) = self.known(name) {
+        if let Some(queue) = self.known(name) {
             return Ok(queue);
         }
         let found = self.inner.store.find_queue(conn, name).await?;
@@ -291,13 +291,13 @@ impl<DB: Backend> Outbox<DB> {
         F: AsyncFnOnce(&mut Transaction<'_, DB>) -> Result<T, E>,
         E: From<OutboxError>,
     {
-                let done = if <DB::Store as Store>::CANCELS_CLEANLY {
+        let done = if <DB::Store as Store>::CANCELS_CLEANLY {
             let mut transaction = self.inner.store.begin_for_caller(&self.inner.pool).await?;
             let done = work(&mut transaction).await?;
             transaction.commit().await.map_err(OutboxError::from)?;
             done
         } else {
-                        let mut lent = Lent::by(&self.inner.pool).await?;
+            let mut lent = Lent::by(&self.inner.pool).await?;
             let mut transaction = lent.connection.begin().await.map_err(OutboxError::from)?;
             let done = match work(&mut transaction).await {
                 Ok(done) => transaction.commit().await.map(|()| done).map_err(OutboxError::from)?,

@@ -26,7 +26,7 @@ pub fn settings(place: &Place, port: u16) -> Vec<OsString> {
     settings.push("--socket=server.sock".into());
     settings.push(path_setting("--pid-file=", &place.theirs.join("pid")));
     settings.push(format!("--port={port}").into());
-        settings
+    settings
         .extend(["--bind-address=127.0.0.1", "--max-connections=400", "--skip-name-resolve"].map(Into::into));
     // Tests ask which session is in a transaction, which nothing else tells at once; the rest of it costs too much.
     settings.extend(
@@ -56,7 +56,7 @@ pub fn data_settings(place: &Place) -> Vec<OsString> {
             "--innodb-flush-method=nosync",
             "--innodb-doublewrite=0",
             "--innodb-use-native-aio=0",
-                        "--skip-log-bin",
+            "--skip-log-bin",
         ]
         .map(Into::into),
     );

@@ -61,7 +61,9 @@ impl Names {
 
     pub(crate) fn table(&self, name: &str) -> String {
         let table = self.unqualified(name);
-        self.qualifier.as_ref().map_or(table.clone(), |qualifier| format!("{}.{table}", self.quoted(qualifier)))
+        self.qualifier
+            .as_ref()
+            .map_or(table.clone(), |qualifier| format!("{}.{table}", self.quoted(qualifier)))
     }
 
     /// The name of a table, or of an index, without where it is.

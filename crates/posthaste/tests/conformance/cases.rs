@@ -20,7 +20,7 @@
 macro_rules! cases {
     (@all $($cases:tt)+) => {
         $crate::cases::cases!(@on postgres Postgres $($cases)+);
-        // $crate::cases::cases!(@on sqlite Sqlite $($cases)+);
+        $crate::cases::cases!(@on sqlite Sqlite $($cases)+);
         $crate::cases::cases!(@on mariadb Mariadb $($cases)+);
         $crate::cases::cases!(@on mysql Mysql $($cases)+);
     };

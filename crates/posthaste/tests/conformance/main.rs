@@ -1,4 +1,4 @@
-//! What holds on every database, stamped for each of them; and, in `postgres`, what only PostgreSQL has.
+//! What holds on every database, stamped for each of them; and, in `postgres` and `sqlite`, what only those have.
 //! `cargo xtask test` starts the servers.
 //!
 //! A case is in the file of what it is about, and is generic over the `Server`. `fresh` gives it a database of its own, `stage`
@@ -14,6 +14,7 @@ mod ground;
 mod modes;
 mod postgres;
 mod proxy;
+mod sqlite;
 mod stage;
 
 mod batches;

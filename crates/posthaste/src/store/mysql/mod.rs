@@ -138,7 +138,7 @@ impl MySqlStore {
         Ok(conn)
     }
 
-        /// Runs a statement that reads, on a worker's connection.
+    /// Runs a statement that reads, on a worker's connection.
     async fn fetch(
         &self,
         query: impl Fn() -> Query<'static, MySql, MySqlArguments> + Send + Sync,
@@ -179,7 +179,9 @@ impl Tries {
 /// The number that the server gives an error.
 fn number(error: &sqlx::Error) -> Option<u16> {
     match error {
-        sqlx::Error::Database(error) => error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number),
+        sqlx::Error::Database(error) => {
+            error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
+        }
         _ => None,
     }
 }
@@ -254,7 +256,11 @@ impl Store for MySqlStore {
         Ok(pool.begin().await?)
     }
 
-    async fn enqueue_alone(&self, conn: &mut MySqlConnection, messages: &[NewMessage<'_>]) -> Result<Enqueued> {
+    async fn enqueue_alone(
+        &self,
+        conn: &mut MySqlConnection,
+        messages: &[NewMessage<'_>],
+    ) -> Result<Enqueued> {
         enqueue::enqueue_alone(self, conn, messages).await
     }
 

@@ -141,9 +141,10 @@ impl Dialect for MySql {
         );
         Self::run(conn, &sql).await?;
         // Not by a statement that reads what it writes: it would wait for messages that others have not committed.
-        let rows = sqlx::query("SELECT id, partition_id FROM posthaste_incoming WHERE id >= last_insert_id()")
-            .fetch_all(&mut *conn)
-            .await?;
+        let rows =
+            sqlx::query("SELECT id, partition_id FROM posthaste_incoming WHERE id >= last_insert_id()")
+                .fetch_all(&mut *conn)
+                .await?;
         for rows in rows.chunks(10_000) {
             let mut insert = sqlx::QueryBuilder::new("INSERT INTO posthaste_pending (id, partition_id) ");
             insert.push_values(rows, |mut values, row| {
@@ -181,13 +182,15 @@ impl Dialect for MySql {
     }
 
     async fn kill_some_in_transactions(pool: &MySqlPool) -> Result<i64> {
-        let ids = sessions(pool, &format!("{WORKERS} AND s.is_in_handlers_transaction AND rand() < 0.5")).await?;
+        let ids =
+            sessions(pool, &format!("{WORKERS} AND s.is_in_handlers_transaction AND rand() < 0.5")).await?;
         kill(pool, ids, false).await
     }
 
     async fn kill_waiting_transactions(pool: &MySqlPool) -> Result<i64> {
         let ids =
-            sessions(pool, "s.db = database() AND s.command = 'Sleep' AND s.is_in_handlers_transaction").await?;
+            sessions(pool, "s.db = database() AND s.command = 'Sleep' AND s.is_in_handlers_transaction")
+                .await?;
         kill(pool, ids, true).await
     }
 

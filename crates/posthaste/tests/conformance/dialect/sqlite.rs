@@ -108,17 +108,15 @@ impl Dialect for Sqlite {
         Self::run(conn, &sql).await
     }
 
-    /// Those of this process: a connection has a thread, and the file stays open longer than the connection.
-    async fn worker_sessions(pool: &SqlitePool) -> Result<i64> {
-        let threads = std::fs::read_dir("/proc/self/task").expect("this process").filter(|thread| {
-            let name = thread
-                .as_ref()
-                .ok()
-                .and_then(|thread| std::fs::read_to_string(thread.path().join("comm")).ok());
-            name.is_some_and(|name| name.starts_with("sqlx-sqlite"))
+    /// Those of this process: each has a thread, by whose name it is known. Files tell nothing: SQLite keeps them for later while
+    /// others have the database open.
+    async fn worker_sessions(_: &SqlitePool) -> Result<i64> {
+        let threads = std::fs::read_dir("/proc/self/task").expect("this process").filter(|entry| {
+            let name =
+                entry.as_ref().ok().and_then(|entry| std::fs::read_to_string(entry.path().join("comm")).ok());
+            name.is_some_and(|name| name.starts_with("posthaste-"))
         });
-        let threads = i64::try_from(threads.count()).expect("a number");
-        Ok(threads - i64::from(pool.size()))
+        Ok(i64::try_from(threads.count()).expect("a number"))
     }
 
     async fn idle_worker_sessions(_: &SqlitePool) -> Result<i64> {

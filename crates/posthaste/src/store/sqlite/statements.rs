@@ -1,0 +1,52 @@
+//! The statements, rendered once with the names of the tables.
+
+use crate::store::{Tables, statements::statements, tables::Names};
+
+statements!(
+    acquire,
+    bury,
+    count_on,
+    enqueue,
+    find_queue,
+    forget_count,
+    ids,
+    look,
+    news,
+    orphans,
+    read,
+    register_cursors,
+    register_partitions,
+    register_queue,
+    segments,
+    settle,
+    strays,
+    survey,
+    suspects,
+    take,
+    tick,
+    vacuum_links,
+    vacuum_look,
+    vacuum_messages,
+    vacuum_segments,
+    vacuum_ticks,
+    waiting,
+);
+
+/// The database's clock, in microseconds since 1970. SQLite keeps milliseconds; a Julian day is exact to some 40 µs, so
+/// rounding finds the millisecond that was meant. Within a statement it stands still.
+const NOW: &str = "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)";
+
+/// In the main database: a temporary table of the same name would come first otherwise.
+pub(super) fn names(tables: &Tables) -> Names {
+    Names::new(Some("main"), tables, '"')
+}
+
+/// A statement with the names filled in.
+pub(super) fn fill(names: &Names, sql: &str) -> String {
+    let incoming = names.unqualified("incoming").replace('"', "").replace('\'', "''");
+    names
+        .fill(sql)
+        .replace("{now}", NOW)
+        .replace("{queue_name}", &names.unqualified("queue"))
+        .replace("{incoming_literal}", &format!("'{incoming}'"))
+}

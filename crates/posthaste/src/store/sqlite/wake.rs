@@ -1,0 +1,61 @@
+//! How processes hear of each other: SQLite counts the changes that others have committed, and a connection that only looks at
+//! that count finds out.
+
+use std::time::Duration;
+
+use sqlx::{Row, SqliteConnection};
+use tokio::time::Instant;
+
+use super::{SqliteStore, busy::patiently, query};
+use crate::{limits::LONGEST_SILENCE, store::Result, wake::Wake};
+
+/// How often to look while nothing happens: 16 times a second.
+const IDLE: Duration = Duration::from_millis(60);
+/// How often while things happen, and for how long after the last of them.
+const BUSY: Duration = Duration::from_millis(10);
+const BUSY_FOR: Duration = Duration::from_secs(1);
+/// How often at most to ask for partitions that wait for a processor: mostly it is our own processors who change the database.
+const RECONCILE: Duration = Duration::from_millis(40);
+
+/// Looks at the count of changes, on a connection that is in no transaction and writes nothing. Our own workers change it too,
+/// but only if there is something to do: what follows from a change only reads, and so comes to rest.
+pub(super) async fn listen(store: &SqliteStore, wake: &Wake) -> Result<()> {
+    let mut conn = patiently!(store.shared.readers.connect())?;
+    let mut seen = None;
+    let (mut changed_at, mut asked_at) = (Instant::now(), None);
+    let mut owes_reconciliation = false;
+    // At a steady beat, whatever happens: what was lost on the way, and leases that ran out. At once for the first time.
+    let mut beat_at = Instant::now();
+    loop {
+        let now = Instant::now();
+        if now >= beat_at {
+            beat_at = now + LONGEST_SILENCE;
+            wake.ask_for_everything();
+        }
+        // First the count, then what is there: what is committed in between is seen, or counted the next time.
+        let version = patiently!(changes(&mut conn))?;
+        if seen.replace(version) != Some(version) {
+            changed_at = now;
+            owes_reconciliation = true;
+            if patiently!(has_news(store, &mut conn))? {
+                wake.committed();
+            }
+        }
+        if owes_reconciliation && asked_at.is_none_or(|asked: Instant| asked.elapsed() >= RECONCILE) {
+            owes_reconciliation = false;
+            asked_at = Some(now);
+            wake.reconciler_bell().notify_one();
+        }
+        let pause = if changed_at.elapsed() < BUSY_FOR { BUSY } else { IDLE };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+async fn changes(conn: &mut SqliteConnection) -> Result<i64> {
+    Ok(sqlx::raw_sql("PRAGMA main.data_version").fetch_one(conn).await?.try_get(0)?)
+}
+
+/// Whether there is anything for the sequencer to do.
+async fn has_news(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<bool> {
+    Ok(query(&store.sql().news).fetch_one(conn).await?.try_get("is_news")?)
+}

@@ -1,0 +1,12 @@
+//! What is special to SQLite: one writer at a time, databases in memory, the log that is written ahead.
+
+mod busy;
+mod cost;
+mod log;
+mod memory;
+mod pipeline;
+mod processes;
+mod schema;
+mod sizes;
+mod stage;
+mod traps;

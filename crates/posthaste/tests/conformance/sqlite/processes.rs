@@ -1,0 +1,239 @@
+//! Real processes on one file, killed in the middle of everything. The test starts itself again as a process that both enqueues
+//! and works.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io::Write,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
+
+use posthaste::{
+    EnqueueMessage, HandlerResult, LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxMessage,
+    Partitions, TransactionalMessageHandler,
+};
+use sqlx::{Sqlite, SqliteConnection, SqlitePool, sqlite::SqliteConnectOptions};
+
+use super::stage::{assert_consistent, builder, count, millis, quick_retries, secs, settled, within, write};
+
+/// In the environment of such a process: the database and the file that leased handlers write to.
+const FILE: &str = "POSTHASTE_TEST_FILE";
+const SEEN: &str = "POSTHASTE_TEST_SEEN";
+const KILLS: usize = 200;
+const TEST: &str = "sqlite::processes::g1_to_g6_four_processes_on_one_file_killed_200_times";
+
+/// Writes down in a file what it sees: partition, seq, payload.
+struct Clerk(PathBuf);
+
+impl LeasedMessageHandler for Clerk {
+    async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+        let text = String::from_utf8_lossy(&msg.payload);
+        let line = format!("{} {} {text}\n", msg.partition, msg.seq);
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(&self.0).unwrap();
+        file.write_all(line.as_bytes()).unwrap();
+        MessageResult::Ok
+    }
+}
+
+struct Writer;
+
+impl TransactionalMessageHandler<Sqlite> for Writer {
+    async fn handle(&self, conn: &mut SqliteConnection, msg: &OutboxMessage) -> HandlerResult {
+        let written = write(conn, msg).await;
+        tokio::time::sleep(millis(1)).await;
+        written.into()
+    }
+}
+
+async fn open(file: &Path) -> SqlitePool {
+    let options = SqliteConnectOptions::new().filename(file).create_if_missing(true);
+    SqlitePool::connect_with(options).await.unwrap()
+}
+
+/// Works, and enqueues, until it is killed.
+async fn be_a_process_if_asked() -> bool {
+    let Ok(file) = std::env::var(FILE) else { return false };
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).try_init().ok();
+    let pool = open(Path::new(&file)).await;
+    let handle = builder(&pool)
+        .processor_tuning(quick_retries())
+        .queue("leased", Partitions::of(2))
+        .leased(Clerk(std::env::var_os(SEEN).unwrap().into()))
+        .lease(LeaseConfig { duration: millis(300), headroom: millis(100) })
+        .queue("transactional", Partitions::of(2))
+        .transactional(Writer)
+        .lease(LeaseConfig { duration: millis(300), headroom: millis(100) })
+        .start()
+        .await
+        .unwrap();
+    let outbox = handle.outbox();
+    for n in 0_u32.. {
+        let (name, is_phantom) = (format!("{}-{n}", std::process::id()), n % 4 == 3);
+        let produced: Result<(), posthaste::OutboxError> = outbox
+            .transaction(async |tx| {
+                if !is_phantom {
+                    sqlx::query("INSERT INTO ledger VALUES (?)").bind(&name).execute(&mut **tx).await?;
+                }
+                for queue in ["leased", "transactional"] {
+                    let message = EnqueueMessage::new(name.clone()).partition(n % 2);
+                    outbox.enqueue(&mut *tx, queue, message).await?;
+                }
+                if is_phantom { Err(sqlx::Error::RowNotFound.into()) } else { Ok(()) }
+            })
+            .await;
+        assert_eq!(produced.is_err(), is_phantom, "{produced:?}");
+        tokio::time::sleep(millis(20)).await;
+    }
+    true
+}
+
+/// Those that are left are killed at the end.
+struct Processes {
+    folder: PathBuf,
+    children: Vec<Child>,
+}
+
+impl Processes {
+    fn start(&mut self) {
+        let log =
+            std::fs::OpenOptions::new().append(true).create(true).open(self.folder.join("log")).unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([TEST, "--exact", "--nocapture"])
+            .env(FILE, self.folder.join("test.db"))
+            .env(SEEN, self.folder.join("seen"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.children.push(child);
+    }
+
+    fn kill_the_oldest(&mut self) {
+        let mut child = self.children.remove(0);
+        assert!(
+            child.try_wait().unwrap().is_none(),
+            "a process ended by itself: see {}",
+            self.folder.display()
+        );
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for child in &mut self.children {
+            child.kill().ok();
+            child.wait().ok();
+        }
+    }
+}
+
+#[tokio::test]
+async fn g1_to_g6_four_processes_on_one_file_killed_200_times() {
+    if be_a_process_if_asked().await {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap().keep();
+    let pool = open(&folder.join("test.db")).await;
+    super::stage::make_effects(&pool).await;
+    sqlx::raw_sql("CREATE TABLE ledger (name TEXT PRIMARY KEY)").execute(&pool).await.unwrap();
+    let mut processes = Processes { folder: folder.clone(), children: Vec::new() };
+    let began = Instant::now();
+    (0..4).for_each(|_| processes.start());
+    for n in 0..KILLS {
+        // Between the first moments of a start and the middle of the work.
+        tokio::time::sleep(millis(20 + u64::try_from(n * 37 % 160).unwrap())).await;
+        processes.kill_the_oldest();
+        processes.start();
+    }
+    drop(processes);
+    let killed = began.elapsed();
+
+    // One process in peace finishes what the others have left.
+    let seen = folder.join("seen");
+    let handle = builder(&pool)
+        .processor_tuning(quick_retries())
+        .queue("leased", Partitions::of(2))
+        .leased(Clerk(seen.clone()))
+        .queue("transactional", Partitions::of(2))
+        .transactional(Writer)
+        .start()
+        .await
+        .unwrap();
+    let names: Vec<String> = sqlx::query_scalar("SELECT name FROM ledger").fetch_all(&pool).await.unwrap();
+    let names: HashSet<_> = names.into_iter().collect();
+    assert!(names.len() > KILLS, "{} messages", names.len());
+    let all = i64::try_from(2 * names.len()).unwrap();
+    within(secs(20), "all is settled, and nothing else", async || settled(&pool).await == all).await;
+    let took = began.elapsed();
+    println!("{} messages a queue; {KILLS} kills in {killed:?}, all in {took:?}", names.len());
+
+    // Exactly once, transactional: an effect for each, in order, and no phantom's.
+    assert_eq!(count(&pool, "SELECT count(*) FROM effects").await, all / 2);
+    assert_eq!(count(&pool, "SELECT count(DISTINCT id) FROM effects").await, all / 2);
+    let order = "SELECT count(*) FROM (SELECT seq - lag(seq, 1, 0) OVER (PARTITION BY partition ORDER BY rowid) AS step
+                 FROM effects) WHERE step <> 1";
+    assert_eq!(count(&pool, order).await, 0, "in the order of the seqs");
+    assert_eq!(count(&pool, "SELECT count(*) FROM posthaste_dead_letter").await, 0);
+
+    // At least once, leased: each was seen, first in order, and none that was rolled back.
+    let text = std::fs::read_to_string(&seen).unwrap();
+    let (mut next, mut found, mut last_of) = (HashMap::new(), HashSet::new(), HashMap::new());
+    for line in text.lines() {
+        let [partition, seq, name] = line.split(' ').collect::<Vec<_>>().try_into().expect("three words");
+        let (partition, seq): (u32, i64) = (partition.parse().unwrap(), seq.parse().unwrap());
+        let next = next.entry(partition).or_insert(1);
+        assert!(seq <= *next, "partition {partition}: {seq} came before {next}");
+        assert!(names.contains(name), "{name} was never committed");
+        if seq == *next {
+            *next += 1;
+            assert!(found.insert(name), "{name} has two places");
+            let (process, n) = name.split_once('-').unwrap();
+            let last = last_of.insert((partition, process), n.parse::<u32>().unwrap());
+            assert!(last < Some(n.parse().unwrap()), "what a process enqueued is in order");
+        }
+    }
+    assert_eq!(found.len(), names.len(), "each was seen");
+    assert_consistent(&pool).await;
+    handle.stop().await;
+    let log = std::fs::read_to_string(folder.join("log")).unwrap();
+    let errors: Vec<_> =
+        log.lines().filter(|line| line.contains("ERROR") || line.contains("panicked")).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+    pool.close().await;
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// From another process, while nothing else happens.
+#[tokio::test]
+async fn g13_what_another_process_commits_is_delivered_soon() {
+    let db = super::stage::fresh().await;
+    let memory = super::stage::Memory::new();
+    let handle = Outbox::builder(db.pool.clone()).queue("q", Partitions::of(4)).leased(memory.clone());
+    let handle = handle.start().await.unwrap();
+    // As if in another process: it rings no bell.
+    let file = db.pool.connect_options().get_filename().to_owned();
+    let producer = Outbox::connect(open(&file).await).await.unwrap();
+    let other = open(&file).await;
+    let mut delays = Vec::new();
+    for n in 0..20_usize {
+        // At any time between two looks, idle and not quite.
+        tokio::time::sleep(millis([1300, 7, 213, 71][n % 4])).await;
+        let mut tx = other.begin().await.unwrap();
+        producer
+            .enqueue(&mut tx, "q", EnqueueMessage::new("x").partition(u32::try_from(n % 4).unwrap()))
+            .await
+            .unwrap();
+        tx.commit().await.unwrap();
+        let committed = Instant::now();
+        memory.has_within(n + 1, secs(5)).await;
+        delays.push(committed.elapsed());
+    }
+    assert!(delays.iter().all(|delay| *delay <= millis(250)), "{delays:?}");
+    handle.stop().await;
+    other.close().await;
+    db.remove().await;
+}
