@@ -2,7 +2,11 @@
 //! commit by themselves, servers with odd settings. Stamped for both; the folder has neither's name, by which tests are
 //! selected.
 
+mod contention;
 mod enqueueing;
+mod order;
+
+use std::hash::{BuildHasher, RandomState};
 
 use sqlx::MySql;
 
@@ -21,3 +25,21 @@ macro_rules! on_both {
     };
 }
 use on_both;
+
+/// Throws of a dice that no two tests have in common.
+struct Dice {
+    state: RandomState,
+    throws: u64,
+}
+
+impl Dice {
+    fn new() -> Self {
+        Self { state: RandomState::new(), throws: 0 }
+    }
+
+    /// From 0 to `end`, which is left out.
+    fn below(&mut self, end: u64) -> u64 {
+        self.throws += 1;
+        self.state.hash_one(self.throws) % end
+    }
+}
