@@ -27,7 +27,8 @@
 //! # Ok(()) }
 //! ```
 //!
-//! What runs so far is PostgreSQL (feature `postgres`). A handler is *leased*, outside any transaction and at least once
+//! Which database it is, is the type of the pool: PostgreSQL, MySQL or MariaDB, SQLite (features `postgres`, `mysql`, `sqlite`, none of
+//! them on by default). A handler is *leased*, outside any transaction and at least once
 //! ([`LeasedMessageHandler`], [`LeasedHandler`]), or *transactional*, in the transaction that settles and exactly once
 //! ([`TransactionalMessageHandler`], [`TransactionalHandler`]).
 

@@ -2,7 +2,7 @@
 
 use crate::{OutboxError, message::excerpt};
 
-/// Where an outbox's tables are: a prefix of their names, and on PostgreSQL a schema.
+/// Where an outbox's tables are: a prefix of their names, and a schema: on MySQL that is a database; SQLite has none.
 ///
 /// ```
 /// let tables = posthaste::Tables::default().prefix("shop_outbox_")?.schema("messaging")?;
@@ -31,7 +31,7 @@ impl Tables {
         Ok(self)
     }
 
-    /// The PostgreSQL schema that the tables are in; default: the connection's current one.
+        /// The schema that the tables are in, or on MySQL the database; default: the connection's current one.
     ///
     /// # Errors
     ///
