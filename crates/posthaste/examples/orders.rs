@@ -1,7 +1,8 @@
 //! A small shop: orders are placed in business transactions, and shipped afterwards, in order for each customer.
 //!
 //! ```sh
-//! cargo run -p posthaste --example orders -- postgres://user@localhost/shop
+//! cargo run -p posthaste --example orders                                            # on an embedded SQLite file
+//! cargo run -p posthaste --example orders -- postgres://user@localhost/shop          # on a server: also mysql://…
 //! ```
 
 use std::{
@@ -13,9 +14,10 @@ use std::{
 };
 
 use posthaste::{
-    EnqueueMessage, LeasedMessageHandler, MessageResult, Outbox, OutboxError, OutboxMessage, Partitions,
+    Backend, EnqueueMessage, LeasedMessageHandler, MessageResult, Outbox, OutboxError, OutboxMessage,
+    Partitions,
 };
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{MySqlPool, PgPool, Pool, SqlitePool, Transaction};
 
 const ORDERS: u32 = 20;
 
@@ -34,28 +36,57 @@ impl LeasedMessageHandler for Ship {
     }
 }
 
+/// What the shop does with its own table. A service on one database would simply do it.
+trait Shop: Backend {
+    async fn open(pool: &Pool<Self>) -> Result<(), sqlx::Error>;
+    async fn save_order(tx: &mut Transaction<'_, Self>, customer: &str) -> Result<(), sqlx::Error>;
+}
+
+macro_rules! shop_on {
+    ($database:ty, $create:literal, $insert:literal) => {
+        impl Shop for $database {
+            async fn open(pool: &Pool<Self>) -> Result<(), sqlx::Error> {
+                sqlx::query($create).execute(pool).await.map(drop)
+            }
+
+            async fn save_order(tx: &mut Transaction<'_, Self>, customer: &str) -> Result<(), sqlx::Error> {
+                sqlx::query($insert).bind(customer).execute(&mut **tx).await.map(drop)
+            }
+        }
+    };
+}
+
+shop_on!(
+    sqlx::Postgres,
+    "CREATE TABLE IF NOT EXISTS orders (id BIGSERIAL PRIMARY KEY, customer TEXT)",
+    "INSERT INTO orders (customer) VALUES ($1)"
+);
+shop_on!(
+    sqlx::MySql,
+    "CREATE TABLE IF NOT EXISTS orders (id BIGINT AUTO_INCREMENT PRIMARY KEY, customer TEXT)",
+    "INSERT INTO orders (customer) VALUES (?)"
+);
+shop_on!(
+    sqlx::Sqlite,
+    "CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY, customer TEXT)",
+    "INSERT INTO orders (customer) VALUES (?)"
+);
+
 /// The business transaction: the order and its announcement are committed together, or neither is.
-async fn place_order(
-    tx: &mut Transaction<'_, Postgres>,
-    outbox: &Outbox<Postgres>,
+async fn place_order<DB: Shop>(
+    tx: &mut Transaction<'_, DB>,
+    outbox: &Outbox<DB>,
     number: u32,
 ) -> Result<(), OutboxError> {
     let customer = format!("customer-{}", number % 3);
-    sqlx::query("INSERT INTO orders (customer) VALUES ($1)").bind(&customer).execute(&mut **tx).await?;
+    DB::save_order(tx, &customer).await?;
     let message = EnqueueMessage::new(format!("order {number}")).key(customer).payload_type("order.placed");
     outbox.enqueue(tx, "orders", message).await?;
     Ok(())
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let url = std::env::args().nth(1).or_else(|| std::env::var("DATABASE_URL").ok());
-    let pool = PgPool::connect(&url.ok_or("name a PostgreSQL server: orders postgres://user@host/database")?)
-        .await?;
-    sqlx::query("CREATE TABLE IF NOT EXISTS orders (id BIGSERIAL PRIMARY KEY, customer TEXT)")
-        .execute(&pool)
-        .await?;
-
+async fn run<DB: Shop>(pool: Pool<DB>) -> Result<(), Box<dyn std::error::Error>> {
+    DB::open(&pool).await?;
     let shipped = Arc::new(AtomicU32::new(0));
     let handle = Outbox::builder(pool.clone())
         .queue("orders", Partitions::of(4))
@@ -85,4 +116,19 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let shipped = shipped.load(Ordering::SeqCst);
     println!("{shipped} of {expected} orders shipped");
     if shipped == expected { Ok(()) } else { Err("some orders were not shipped".into()) }
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let Some(url) = std::env::args().nth(1).or_else(|| std::env::var("DATABASE_URL").ok()) else {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("shop.db");
+        return run(SqlitePool::connect(&format!("sqlite://{}?mode=rwc", file.display())).await?).await;
+    };
+    match url.split_once(':').map_or("", |(scheme, _)| scheme) {
+        "postgres" | "postgresql" => run(PgPool::connect(&url).await?).await,
+        "mysql" | "mariadb" => run(MySqlPool::connect(&url).await?).await,
+        "sqlite" => run(SqlitePool::connect(&url).await?).await,
+        other => Err(format!("{other:?} is no database of ours: use postgres:, mysql: or sqlite:").into()),
+    }
 }

@@ -4,9 +4,10 @@ use std::{
     borrow::Cow,
     collections::HashMap,
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
-use sqlx::{Pool, Transaction, pool::PoolConnection};
+use sqlx::{Connection, Pool, Transaction, pool::PoolConnection};
 
 use crate::{
     EnqueueMessage, OutboxBuilder, OutboxError, OutboxMessageId,
@@ -17,6 +18,9 @@ use crate::{
     store::{Backend, Enqueued, NewMessage, Queue, Store, Tables, Ticket},
     wake::Wake,
 };
+
+/// How long a rollback may take before the connection is closed instead.
+const ROLLBACK_LIMIT: Duration = Duration::from_secs(5);
 
 /// Connections that a process without workers opens for itself: one, to tell others of its messages.
 const PRODUCER_CONNECTIONS: usize = 1;
@@ -115,7 +119,6 @@ target_of_connection!("mysql", sqlx::MySqlConnection, sqlx::MySql);
 target_of_connection!("postgres", sqlx::PgConnection, sqlx::Postgres);
 target_of_connection!("sqlite", sqlx::SqliteConnection, sqlx::Sqlite);
 
-
 impl<DB: Backend> Outbox<DB> {
     /// A builder for an outbox with workers.
     #[must_use]
@@ -188,18 +191,25 @@ impl<DB: Backend> Outbox<DB> {
                 self.enqueue_rows(conn, &rows).await
             }
             Target::Pool(pool) => {
-                let mut conn = pool.acquire().await?;
-                let rows: Vec<_> = self
-                    .rows(&mut conn, queue, messages)
-                    .await?
-                    .into_iter()
-                    .map(NewMessage::into_owned)
-                    .collect();
-                // In a task of its own, which is not dropped half-way: a connection that was dropped inside BEGIN would
-                // be given back poisoned, and what was committed would not be told.
-                let outbox = self.clone();
-                                let task = tokio::spawn(async move { outbox.enqueue_rows_alone(&mut conn, &rows).await });
-                task.await.map_err(|_| sqlx::Error::WorkerCrashed)?
+                // In tasks of their own, which are not dropped half-way: a connection that was dropped inside BEGIN would be
+                // given back poisoned, and what was committed would not be told.
+                let (outbox, own, name) = (self.clone(), pool.clone(), queue.to_owned());
+                let queue = match self.known(queue) {
+                    Some(queue) => queue,
+                    None => joined(
+                        tokio::spawn(async move { outbox.queue(&mut *own.acquire().await?, &name).await })
+                            .await,
+                    )?,
+                };
+                let rows = messages.iter().map(|message| row(&queue, message).map(NewMessage::into_owned));
+                let rows = rows.collect::<Result<Vec<_>, _>>()?;
+                let (outbox, pool) = (self.clone(), pool.clone());
+                joined(
+                    tokio::spawn(async move {
+                        outbox.enqueue_rows_alone(&mut *pool.acquire().await?, &rows).await
+                    })
+                    .await,
+                )
             }
         }
     }
@@ -223,7 +233,7 @@ impl<DB: Backend> Outbox<DB> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-                Ok(self.enqueued(self.inner.store.enqueue(conn, rows).await?))
+        Ok(self.enqueued(self.inner.store.enqueue(conn, rows).await?))
     }
 
     async fn enqueue_rows_alone(
@@ -242,10 +252,13 @@ impl<DB: Backend> Outbox<DB> {
         ids.into_iter().map(OutboxMessageId).collect()
     }
 
+    fn known(&self, name: &str) -> Option<Arc<Queue>> {
+        self.inner.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
     /// A queue, which the database is asked for once.
     async fn queue(&self, conn: &mut DB::Connection, name: &str) -> Result<Arc<Queue>, OutboxError> {
-        let known = self.inner.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned();
-        if let Some(queue) = known {
+        if let Some(queue) = self.known(name) {
             return Ok(queue);
         }
         let found = self.inner.store.find_queue(conn, name).await?;
@@ -281,15 +294,50 @@ impl<DB: Backend> Outbox<DB> {
         F: AsyncFnOnce(&mut Transaction<'_, DB>) -> Result<T, E>,
         E: From<OutboxError>,
     {
-        // In a task of its own: a future that is dropped inside BEGIN would give a poisoned connection to the pool.
-                let (store, pool) = (self.inner.store.clone(), self.inner.pool.clone());
-        let begun = tokio::spawn(async move { store.begin_for_caller(&pool).await }).await;
-        let mut transaction = joined(begun)?;
-        let done = work(&mut transaction).await?;
-                let committed = tokio::spawn(async move { transaction.commit().await.map_err(OutboxError::from) });
-        joined(committed.await)?;
+        let done = if <DB::Store as Store>::CANCELS_CLEANLY {
+            let mut transaction = self.inner.store.begin_for_caller(&self.inner.pool).await?;
+            let done = work(&mut transaction).await?;
+            transaction.commit().await.map_err(OutboxError::from)?;
+            done
+        } else {
+            let mut lent = Lent::by(&self.inner.pool).await?;
+            let mut transaction = lent.connection.begin().await.map_err(OutboxError::from)?;
+            let done = match work(&mut transaction).await {
+                Ok(done) => transaction.commit().await.map(|()| done).map_err(OutboxError::from)?,
+                Err(error) => {
+                    // Not for ever: `work` may have dropped a call half-way itself.
+                    let rolled_back = tokio::time::timeout(ROLLBACK_LIMIT, transaction.rollback()).await;
+                    lent.is_quiet = matches!(rolled_back, Ok(Ok(())));
+                    return Err(error);
+                }
+            };
+            lent.is_quiet = true;
+            done
+        };
         self.inner.bell.committed();
         Ok(done)
+    }
+}
+
+/// A connection of the caller's pool, which is closed if we are dropped while something was asked on it: the pool would take
+/// it back, and wait for an answer that never comes, or give it to others inside a transaction.
+struct Lent<DB: Backend> {
+    connection: PoolConnection<DB>,
+    /// Nothing is under way.
+    is_quiet: bool,
+}
+
+impl<DB: Backend> Lent<DB> {
+    async fn by(pool: &Pool<DB>) -> Result<Self, OutboxError> {
+        Ok(Self { connection: pool.acquire().await?, is_quiet: false })
+    }
+}
+
+impl<DB: Backend> Drop for Lent<DB> {
+    fn drop(&mut self) {
+        if !self.is_quiet {
+            self.connection.close_on_drop();
+        }
     }
 }
 

@@ -62,7 +62,7 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             let mut tick = self.store.tick(most, announces).await;
             // A connection that ended while it was idle says so only now: the next is new.
             if tick.as_ref().is_err_and(OutboxError::is_retryable) {
-                                tick = self.store.tick(most, announces).await;
+                tick = self.store.tick(most, announces).await;
             }
             let tick = match tick {
                 Err(error) if error.is_retryable() => {
@@ -116,7 +116,7 @@ impl OpenTransactions {
         }
     }
 
-        /// Forgets those that have ended; and, where that is not known of all, those that are known for long: news of them
+    /// Forgets those that have ended; and, where that is not known of all, those that are known for long: news of them
     /// comes another way, if later.
     fn forget(&mut self, horizon: &Horizon, now: Instant) {
         let is_old = |since: Instant| horizon.is_vague() && now.saturating_duration_since(since) >= LONG;
@@ -127,9 +127,9 @@ impl OpenTransactions {
     fn next_look(&self, now: Instant) -> Option<Duration> {
         let youngest = self.since.values().max()?;
         let age = now.saturating_duration_since(*youngest);
-                let at_most = match u64::try_from(age.as_millis()).unwrap_or(u64::MAX) {
+        let at_most = match u64::try_from(age.as_millis()).unwrap_or(u64::MAX) {
             0..500 => 10,
-                        500..LONG_MS => 25,
+            500..LONG_MS => 25,
             _ => return Some(Duration::from_millis(150)),
         };
         Some(age.clamp(Duration::from_millis(1), Duration::from_millis(at_most)))
@@ -153,9 +153,9 @@ mod tests {
         }
         open.extend(vec![Ticket(9)], start + ms(5000));
         assert_eq!(open.next_look(start + ms(5002)), Some(ms(2)), "the youngest counts");
-                open.forget(&Horizon::Seen(vec![9]), start);
+        open.forget(&Horizon::Seen(vec![9]), start);
         assert_eq!(open.next_look(start + ms(5002)), Some(ms(150)));
-                open.forget(&Horizon::Seen(vec![]), start + LONG);
+        open.forget(&Horizon::Seen(vec![]), start + LONG);
         assert_eq!(open.next_look(start), None, "nobody will ever say what became of it");
         open.extend(vec![Ticket(11)], start);
         open.forget(&Horizon::Snapshot { next: 11, open: vec![] }, start + 9 * LONG);

@@ -212,7 +212,7 @@ impl<S: Store> Processor<S> {
             let blame = if messages.len() == 1 { Blame::Message } else { Blame::Call };
             let attempt = self.attempt(transaction, call, messages, place == last, turn).await;
             let (fate, is_last) = attempt.map_err(|broken| match broken {
-                                Broken::Failed(reason) | Broken::Rejected(reason) if place > 0 => {
+                Broken::Failed(reason) | Broken::Rejected(reason) if place > 0 => {
                     lost(reason, Blame::Behind(place))
                 }
                 Broken::Failed(reason) => lost(reason, blame),
@@ -266,7 +266,7 @@ impl<S: Store> Processor<S> {
         let is_last = is_last || matches!(fate, Fate::Retried(_));
         let why = match self.answer(call, store.undo(transaction, is_last)).await? {
             Ok(Kept::Yes) => return Ok((fate, is_last)),
-                        Ok(Kept::TransactionEnded) => self.ended(),
+            Ok(Kept::TransactionEnded) => self.ended(),
             Ok(Kept::Refused(why)) => why,
             Err(error) => error.to_string(),
         };
@@ -316,9 +316,9 @@ impl<S: Store> Processor<S> {
         }
     }
 
-        /// Says loudly that a handler did what no handler must; or what the database may have done instead.
+    /// Says loudly that a handler did what no handler must; or what the database may have done instead.
     fn ended(&self) -> String {
-                let text = format!("{}: what it wrote is not part of the settlement", S::TRANSACTION_ENDED);
+        let text = format!("{}: what it wrote is not part of the settlement", S::TRANSACTION_ENDED);
         tracing::error!(queue = &*self.of.queue.name, partition_id = self.partition_id, "{text}");
         text
     }

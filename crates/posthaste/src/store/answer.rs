@@ -9,9 +9,7 @@ use crate::OutboxError;
 pub(super) const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// What the server answers, if it does.
-pub(super) async fn answer<T, E: Into<OutboxError>>(
-    asked: impl Future<Output = Result<T, E>>,
-) -> Result<T> {
+pub(super) async fn answer<T, E: Into<OutboxError>>(asked: impl Future<Output = Result<T, E>>) -> Result<T> {
     answer_within(ANSWER_LIMIT, asked).await
 }
 

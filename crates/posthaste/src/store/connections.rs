@@ -6,7 +6,7 @@
 
 use std::{
     ops::{Deref, DerefMut},
-        sync::{
+    sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicI64, Ordering},
     },
@@ -31,7 +31,7 @@ pub(crate) struct Connections<DB: sqlx::Database> {
     adapt: fn(OptionsOf<DB>) -> OptionsOf<DB>,
     /// With since when.
     idle: Mutex<Vec<(DB::Connection, Instant)>>,
-        permits: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// The pool itself is used: what it leads to, no connection made elsewhere would.
     is_shared: bool,
     /// How many connections were lost so far.
@@ -40,7 +40,7 @@ pub(crate) struct Connections<DB: sqlx::Database> {
 
 impl<DB: sqlx::Database> Connections<DB> {
     pub(crate) fn new(pool: Pool<DB>, most: usize, adapt: fn(OptionsOf<DB>) -> OptionsOf<DB>) -> Self {
-                Self {
+        Self {
             pool,
             adapt,
             idle: Mutex::default(),
@@ -64,7 +64,7 @@ impl<DB: sqlx::Database> Connections<DB> {
     pub(crate) async fn take(self: &Arc<Self>) -> Result<(Taken<DB>, bool), OutboxError> {
         let closed = |_| OutboxError::Database(sqlx::Error::PoolClosed);
         let permit = Arc::clone(&self.permits).acquire_owned().await.map_err(closed)?;
-                if self.is_shared {
+        if self.is_shared {
             let conn = Conn::Pooled(self.pool.acquire().await?);
             return Ok((Taken { conn: Some(conn), home: Arc::clone(self), _permit: permit }, false));
         }
@@ -73,14 +73,14 @@ impl<DB: sqlx::Database> Connections<DB> {
             Some(conn) => (conn, false),
             None => {
                 let conn = self.connect().await;
-                                if conn.is_err() {
+                if conn.is_err() {
                     // The server may have no room: what we do not use is better used by others.
                     self.lose_idle();
                 }
                 (conn?, true)
             }
         };
-                Ok((Taken { conn: Some(Conn::Own(conn)), home: Arc::clone(self), _permit: permit }, is_new))
+        Ok((Taken { conn: Some(Conn::Own(conn)), home: Arc::clone(self), _permit: permit }, is_new))
     }
 
     /// The connection that was given back last, unless that is so long ago that something in between may have dropped it.
@@ -118,7 +118,7 @@ impl<DB: sqlx::Database> Connections<DB> {
         }
     }
 
-        fn lose_idle(&self) {
+    fn lose_idle(&self) {
         self.losses.fetch_add(1, Ordering::Relaxed);
         self.lock().clear();
     }
@@ -147,7 +147,7 @@ impl<DB: sqlx::Database> Taken<DB> {
         let is_usable = result.as_ref().err().is_none_or(OutboxError::leaves_connection_usable);
         if is_usable
             && !self.home.permits.is_closed()
-                        && let Some(Conn::Own(conn)) = self.conn.take()
+            && let Some(Conn::Own(conn)) = self.conn.take()
         {
             let mut idle = self.home.lock();
             // Whatever was not needed for so long is better used by others.
@@ -155,7 +155,7 @@ impl<DB: sqlx::Database> Taken<DB> {
             idle.push((conn, Instant::now()));
         }
         if !is_usable {
-                        // What ended this connection has probably ended the idle ones too.
+            // What ended this connection has probably ended the idle ones too.
             self.home.lose_idle();
         }
         result
@@ -165,7 +165,7 @@ impl<DB: sqlx::Database> Taken<DB> {
 impl<DB: sqlx::Database> Deref for Taken<DB> {
     type Target = DB::Connection;
     fn deref(&self) -> &DB::Connection {
-                match self.conn.as_ref().expect("only keep_if_usable takes it, and that consumes the guard") {
+        match self.conn.as_ref().expect("only keep_if_usable takes it, and that consumes the guard") {
             Conn::Own(conn) => conn,
             Conn::Pooled(conn) => conn,
         }
@@ -174,7 +174,7 @@ impl<DB: sqlx::Database> Deref for Taken<DB> {
 
 impl<DB: sqlx::Database> DerefMut for Taken<DB> {
     fn deref_mut(&mut self) -> &mut DB::Connection {
-                match self.conn.as_mut().expect("only keep_if_usable takes it, and that consumes the guard") {
+        match self.conn.as_mut().expect("only keep_if_usable takes it, and that consumes the guard") {
             Conn::Own(conn) => conn,
             Conn::Pooled(conn) => conn,
         }

@@ -15,7 +15,7 @@ pub(crate) enum Failure {
 
 impl Failure {
     pub(crate) fn of(error: &dyn DatabaseError) -> Self {
-                #[cfg(feature = "mysql")]
+        #[cfg(feature = "mysql")]
         if let Some(error) = error.try_downcast_ref() {
             return super::mysql::failure(error);
         }
@@ -23,7 +23,7 @@ impl Failure {
         if let Some(error) = error.try_downcast_ref() {
             return super::postgres::failure(error);
         }
-                #[cfg(feature = "sqlite")]
+        #[cfg(feature = "sqlite")]
         if let Some(error) = error.try_downcast_ref() {
             return super::sqlite::failure(error);
         }

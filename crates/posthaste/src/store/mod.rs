@@ -21,8 +21,8 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use sqlx::{Pool, Transaction};
 use uuid::Uuid;
 
-pub(crate) use self::{connections::Taken, failure::Failure};
 pub use self::tables::Tables;
+pub(crate) use self::{connections::Taken, failure::Failure};
 use crate::{OutboxError, OutboxMessage, Partitions, wake::Wake};
 
 type Result<T, E = OutboxError> = std::result::Result<T, E>;
@@ -51,7 +51,7 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn count(&self) -> u32 {
-                u32::try_from(self.partition_ids.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.partition_ids.len()).unwrap_or(u32::MAX)
     }
 
     /// Which of its partitions this is, from 0.
@@ -254,7 +254,7 @@ pub(crate) enum Kept {
     Yes,
     /// The database refuses what the handler wrote.
     Refused(String),
-        /// The savepoint is gone: the handler has ended the transaction, or the database has.
+    /// The savepoint is gone: the handler has ended the transaction, or the database has.
     TransactionEnded,
 }
 
@@ -334,11 +334,13 @@ pub(crate) enum NewsChannel {
 
 /// The verbs. One implementation a database; the same words in Rust, in SQL and in the tests.
 pub(crate) trait Store: Clone + Send + Sync + 'static {
-        type Db: Backend<Store = Self>;
+    type Db: Backend<Store = Self>;
 
-        /// What to say if a handler's transaction has ended before we end it.
+    /// Whether a connection is as good as before after a call on it was dropped half-way.
+    const CANCELS_CLEANLY: bool;
+
+    /// What to say if a handler's transaction has ended before we end it.
     const TRANSACTION_ENDED: &'static str;
-
 
     /// Creates or upgrades the tables.
     fn migrate(pool: &Pool<Self::Db>, tables: &Tables) -> impl Future<Output = Result<()>> + Send;
@@ -381,8 +383,10 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         messages: &[NewMessage<'_>],
     ) -> impl Future<Output = Result<Enqueued>> + Send;
 
-        /// A transaction for the caller's own statements, on a connection of this pool. Where writers exclude each other, it
-    /// waits for its turn.
+    /// A transaction for the caller's own statements, on a connection of this pool; where [`CANCELS_CLEANLY`] says that it can
+    /// be dropped at any point. Where writers exclude each other, it waits for its turn.
+    ///
+    /// [`CANCELS_CLEANLY`]: Self::CANCELS_CLEANLY
     fn begin_for_caller(
         &self,
         pool: &Pool<Self::Db>,

@@ -57,8 +57,10 @@ mod tests {
         let segments: Vec<(i32, i64, i64, String)> = serde_json::from_str(&segments(&taken)).unwrap();
         let bounds: Vec<_> = segments.iter().map(|(_, first, last, _)| (*first, *last)).collect();
         assert_eq!(bounds, [(1, 256), (257, 512), (513, 513)]);
-        let ids: Vec<i64> =
-            segments.iter().flat_map(|(_, _, _, ids)| serde_json::from_str::<Vec<i64>>(ids).unwrap()).collect();
+        let ids: Vec<i64> = segments
+            .iter()
+            .flat_map(|(_, _, _, ids)| serde_json::from_str::<Vec<i64>>(ids).unwrap())
+            .collect();
         assert_eq!(ids, (1..=513).collect::<Vec<_>>());
     }
 }

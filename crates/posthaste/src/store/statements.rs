@@ -1,6 +1,7 @@
 //! The statements of a database: static text in its `sql/` folder, rendered once with the names of the tables.
 
 /// Makes a struct of all statements, by the names of their files.
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 macro_rules! statements {
     ($($name:ident),* $(,)?) => {
         /// All statements, by the names of their files.
@@ -15,4 +16,5 @@ macro_rules! statements {
         }
     };
 }
+#[cfg(any(feature = "mysql", feature = "postgres", feature = "sqlite"))]
 pub(crate) use statements;

@@ -2,7 +2,7 @@
 
 use crate::{OutboxError, message::excerpt};
 
-/// Where an outbox's tables are: a prefix of their names, and on PostgreSQL a schema.
+/// Where an outbox's tables are: a prefix of their names, and a schema: on MySQL that is a database; SQLite has none.
 ///
 /// ```
 /// let tables = posthaste::Tables::default().prefix("shop_outbox_")?.schema("messaging")?;
@@ -31,7 +31,7 @@ impl Tables {
         Ok(self)
     }
 
-    /// The PostgreSQL schema that the tables are in; default: the connection's current one.
+        /// The schema that the tables are in, or on MySQL the database; default: the connection's current one.
     ///
     /// # Errors
     ///
@@ -61,7 +61,9 @@ impl Names {
 
     pub(crate) fn table(&self, name: &str) -> String {
         let table = self.unqualified(name);
-        self.qualifier.as_ref().map_or(table.clone(), |qualifier| format!("{}.{table}", self.quoted(qualifier)))
+        self.qualifier
+            .as_ref()
+            .map_or(table.clone(), |qualifier| format!("{}.{table}", self.quoted(qualifier)))
     }
 
     /// The name of a table, or of an index, without where it is.

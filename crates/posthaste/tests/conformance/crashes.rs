@@ -9,8 +9,7 @@ use crate::{
     fresh::Server,
     modes::{InMode, Mode},
     stage::{
-        Memory, TRIM_CURSORS, TRIM_TICKS, assert_consistent, builder, count, eventually, fresh, run, secs,
-        settled,
+        Memory, assert_consistent, builder, count, eventually, fresh, secs, settled, trim_cursor, trim_ticks,
     },
 };
 
@@ -61,8 +60,8 @@ async fn trimming_both_chains_to_their_newest_links_changes_nothing<S: Server>(m
         handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
         memory.has(n + 1).await;
         // Trim both chains to their newest links while everything runs.
-        run(&db.pool, TRIM_TICKS).await;
-        run(&db.pool, TRIM_CURSORS).await;
+        trim_ticks(&db.pool).await;
+        trim_cursor(&db.pool).await;
     }
     handle.stop().await;
     assert_eq!(

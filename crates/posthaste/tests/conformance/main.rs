@@ -1,4 +1,5 @@
-//! What holds on every database, stamped for each of them; and, in `postgres` and `sqlite`, what only those have.
+//! What holds on every database, stamped for each of them; and, in `mysql_family`, `postgres` and `sqlite`, what only those
+//! have.
 //! `cargo xtask test` starts the servers.
 //!
 //! A case is in the file of what it is about, and is generic over the `Server`. `fresh` gives it a database of its own, `stage`
@@ -12,6 +13,7 @@ mod effects;
 mod fresh;
 mod ground;
 mod modes;
+mod mysql_family;
 mod postgres;
 mod proxy;
 mod sqlite;

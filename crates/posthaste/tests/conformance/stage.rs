@@ -418,12 +418,21 @@ pub async fn take_over<DB: Dialect>(pool: &Pool<DB>) {
          CROSS JOIN (SELECT 1 AS n UNION ALL SELECT 2 UNION ALL SELECT 3) ns",
     )
     .await;
-    run(pool, TRIM_CURSORS).await;
+    trim_cursor(pool).await;
 }
 
-/// Removes all links but the newest of each cursor.
-pub const TRIM_CURSORS: &str = "DELETE FROM posthaste_cursor WHERE (partition_id, epoch) NOT IN (
-         SELECT partition_id, epoch FROM (
-             SELECT partition_id, max(epoch) AS epoch FROM posthaste_cursor GROUP BY partition_id) newest)";
+/// Removes all links of the only partition but the newest. By its number, for a statement that looks for it may lock it.
+pub async fn trim_cursor<DB: Dialect>(pool: &Pool<DB>) {
+    let partition = count(pool, "SELECT max(partition_id) FROM posthaste_cursor").await;
+    let newest = count(pool, "SELECT max(epoch) FROM posthaste_cursor").await;
+    let sql = format!(
+        "DELETE FROM posthaste_cursor WHERE reader = 'default' AND partition_id = {partition} AND epoch < {newest}"
+    );
+    run(pool, &sql).await;
+}
+
 /// Removes all ticks but the newest.
-pub const TRIM_TICKS: &str = "DELETE FROM posthaste_tick WHERE id < (SELECT id FROM (SELECT max(id) AS id FROM posthaste_tick) newest)";
+pub async fn trim_ticks<DB: Dialect>(pool: &Pool<DB>) {
+    let newest = count(pool, "SELECT max(id) FROM posthaste_tick").await;
+    run(pool, &format!("DELETE FROM posthaste_tick WHERE id < {newest}")).await;
+}

@@ -16,6 +16,8 @@ cases! {
     []:
         g15_ten_seconds_after_the_last_message_is_settled_no_message_rows_are_left,
         g16_nothing_unsettled_is_removed,
+        g16_vacuum_in_four_outboxes_whose_sessions_are_killed_removes_what_is_settled_and_nothing_else
+            (flavor = "multi_thread", worker_threads = 2) except(sqlite = "there are no sessions to kill"),
         g15_what_a_process_left_behind_is_removed_by_another,
         old_ticks_go_although_nobody_handles_the_messages;
 }
@@ -97,6 +99,45 @@ async fn g16_nothing_unsettled_is_removed<S: Server>() {
     assert!(left.ends_with(&expected), "nothing at or behind the cursor is gone");
     assert_eq!(settled(&db.pool).await, 699);
     handle.stop().await;
+    assert_consistent(&db.pool).await;
+    db.remove().await;
+}
+
+/// At any point, those that vacuum among them.
+async fn g16_vacuum_in_four_outboxes_whose_sessions_are_killed_removes_what_is_settled_and_nothing_else<
+    S: Server,
+>() {
+    const ROUNDS: i64 = 20;
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let often = WorkerTuning::vacuum().batch_size(50).min_interval(millis(5)).active_interval(millis(5));
+    let mut handles = Vec::new();
+    for _ in 0..4 {
+        let outbox = builder(&db).vacuum_tuning(often).queue("q", Partitions::of(2)).leased(memory.handler());
+        handles.push(outbox.start().await.unwrap());
+    }
+    for round in 1..=ROUNDS {
+        let messages: Vec<_> = (0..100).map(|n| EnqueueMessage::new("x").partition(n % 2)).collect();
+        let handle = &handles[usize::try_from(round % 4).unwrap()];
+        handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+        // Each time a little later.
+        tokio::time::sleep(millis(round.unsigned_abs() * 3)).await;
+        assert!(S::Db::kill_workers(&db.pool).await.unwrap() > 0, "there are workers to kill");
+        within(secs(20), "the round is settled", async || settled(&db.pool).await == round * 100).await;
+    }
+    let mut distinct: Vec<_> =
+        memory.all().iter().map(|seen| (seen.message.partition, seen.message.seq)).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let expected: Vec<_> =
+        (0..2).flat_map(|partition| (1..=ROUNDS * 50).map(move |seq| (partition, seq))).collect();
+    assert_eq!(distinct, expected, "nothing was removed before it was delivered");
+    within(secs(30), "all is removed", async || {
+        count(&db.pool, MESSAGES).await + old_rows(&db.pool).await == 0
+    })
+    .await;
+    for handle in handles {
+        handle.stop().await;
+    }
     assert_consistent(&db.pool).await;
     db.remove().await;
 }

@@ -94,7 +94,7 @@ async fn append(
         if claim.is_transactional { &store.sql().acquire_transactional } else { &store.sql().acquire };
     let statement =
         query(statement).bind(attempts).bind(bytes(claim.owner)).bind(lease).bind(lease).bind(READER);
-    was_appended(statement.bind(epoch).bind(claim.partition_id).execute(conn).await)
+    was_appended(statement.bind(epoch).bind(claim.partition_id).bind(bytes(claim.owner)).execute(conn).await)
 }
 
 fn was_appended(result: Result<sqlx::mysql::MySqlQueryResult, sqlx::Error>) -> Result<bool> {
@@ -104,10 +104,14 @@ fn was_appended(result: Result<sqlx::mysql::MySqlQueryResult, sqlx::Error>) -> R
     }
 }
 
-/// Why nothing was appended: somebody else was faster; or nobody was, but a handler's transaction has the partition locked.
+/// Why nothing was appended: somebody else was faster, or has only just taken it; or nobody has, but a handler's transaction
+/// has the partition locked.
 async fn not_appended(store: &MySqlStore, claim: &Claim, epoch: i64) -> Result<Acquired> {
-    let is_unmoved = look(store, claim).await?.is_some_and(|tip| tip.epoch == epoch);
-    Ok(if claim.is_transactional && is_unmoved { Acquired::Locked } else { Acquired::Raced })
+    Ok(match look(store, claim).await?.filter(|tip| tip.epoch == epoch) {
+        Some(tip) if !tip.is_free => Acquired::Held(tip.left),
+        Some(_) if claim.is_transactional => Acquired::Locked,
+        _ => Acquired::Raced,
+    })
 }
 
 /// The rows of a batch, in the order of their seqs.

@@ -21,6 +21,9 @@ const MAX_PARAMETERS: usize = 65_535;
 const PARAMETERS: usize = 6;
 /// What a message takes in a packet besides its values, at most.
 const OVERHEAD: usize = 512;
+/// The statements of batches up to this size are kept prepared in the caller's session. Each size is a statement of its own,
+/// and the server keeps some 4 KB a message of each: those of large batches would fill its memory.
+const KEPT: usize = 32;
 
 /// There is no savepoint of that name.
 const NO_SAVEPOINT: u16 = 1305;
@@ -207,7 +210,8 @@ async fn write_chunk(
     let is_mariadb = store.shared.is_mariadb;
     let insert = if is_mariadb { &store.sql().enqueue_mariadb } else { &store.sql().enqueue_mysql };
     let tag = (!is_mariadb && messages.len() > 1).then(|| Uuid::new_v4().as_u64_pair().0.cast_signed());
-    let mut statement = sqlx::query(AssertSqlSafe(insert.replace("{rows}", &rows)));
+    let mut statement =
+        sqlx::query(AssertSqlSafe(insert.replace("{rows}", &rows))).persistent(messages.len() <= KEPT);
     for message in messages {
         statement = statement
             .bind(tag)

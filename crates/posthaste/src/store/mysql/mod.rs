@@ -138,7 +138,7 @@ impl MySqlStore {
         Ok(conn)
     }
 
-        /// Runs a statement that reads, on a worker's connection.
+    /// Runs a statement that reads, on a worker's connection.
     async fn fetch(
         &self,
         query: impl Fn() -> Query<'static, MySql, MySqlArguments> + Send + Sync,
@@ -179,7 +179,9 @@ impl Tries {
 /// The number that the server gives an error.
 fn number(error: &sqlx::Error) -> Option<u16> {
     match error {
-        sqlx::Error::Database(error) => error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number),
+        sqlx::Error::Database(error) => {
+            error.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
+        }
         _ => None,
     }
 }
@@ -214,8 +216,9 @@ fn handler_options(options: MySqlConnectOptions) -> MySqlConnectOptions {
 impl Store for MySqlStore {
     type Db = MySql;
 
-    const TRANSACTION_ENDED: &'static str = "the transaction that the handler was given has ended (by a COMMIT, ROLLBACK or \
-         DDL of the handler, or by a deadlock)";
+    const CANCELS_CLEANLY: bool = false;
+    const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or DDL), or a \
+         deadlock did";
 
     async fn migrate(pool: &Pool<MySql>, tables: &Tables) -> Result<()> {
         migrate::migrate(pool, tables).await
@@ -253,7 +256,11 @@ impl Store for MySqlStore {
         Ok(pool.begin().await?)
     }
 
-    async fn enqueue_alone(&self, conn: &mut MySqlConnection, messages: &[NewMessage<'_>]) -> Result<Enqueued> {
+    async fn enqueue_alone(
+        &self,
+        conn: &mut MySqlConnection,
+        messages: &[NewMessage<'_>],
+    ) -> Result<Enqueued> {
         enqueue::enqueue_alone(self, conn, messages).await
     }
 

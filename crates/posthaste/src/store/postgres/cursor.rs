@@ -10,11 +10,9 @@ use sqlx::{
 use uuid::Uuid;
 
 use super::{PostgresStore, answer, query};
-use crate::{
-        store::{
-        Acquired, Burial, Claim, Leased, Queue, READER, Result, Settled, Settlement,
-        batch::{Read, count, incomplete, messages, millis, no_cursor, size},
-    },
+use crate::store::{
+    Acquired, Burial, Claim, Leased, Queue, READER, Result, Settled, Settlement,
+    batch::{Read, count, incomplete, messages, millis, no_cursor, size},
 };
 
 pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim) -> Result<Acquired> {

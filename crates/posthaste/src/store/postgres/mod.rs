@@ -228,10 +228,11 @@ fn worker_options(options: PgConnectOptions) -> PgConnectOptions {
 }
 
 impl Store for PostgresStore {
-        type Db = Postgres;
+    type Db = Postgres;
 
-        const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or PREPARE TRANSACTION)";
-
+    const CANCELS_CLEANLY: bool = false;
+    const TRANSACTION_ENDED: &'static str =
+        "the handler ended the transaction that it was given (COMMIT, ROLLBACK or PREPARE TRANSACTION)";
 
     async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
         migrate::migrate(pool, tables).await

@@ -219,6 +219,8 @@ fn thread_name(id: u64) -> String {
 impl Store for SqliteStore {
     type Db = Sqlite;
 
+    /// The thread that a connection has rolls back what nobody waits for any more.
+    const CANCELS_CLEANLY: bool = true;
     const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or OR ROLLBACK), or SQLite did after an error \
          (a full disk, for one)";
 

@@ -1,0 +1,143 @@
+//! Producers, workers and vacuum at once: no deadlock of ours reaches a user.
+
+use std::{sync::Arc, time::Duration};
+
+use posthaste::{EnqueueMessage, Outbox, Partitions, WorkerTuning};
+use sqlx::{MySql, MySqlPool, Row};
+use tokio::time::Instant;
+
+use super::{Dice, Family, on_both};
+use crate::{
+    dialect::Dialect,
+    stage::{Memory, assert_consistent, begin, builder, count, fresh, millis, run, secs, settled, within},
+};
+
+on_both! {
+    []: no_deadlock_reaches_a_user_whoever_works_at_once (flavor = "multi_thread");
+}
+
+/// How many seconds it goes on.
+const SECONDS: &str = "POSTHASTE_TEST_CONTENTION_SECONDS";
+const PRODUCERS: u64 = 16;
+
+/// How often the server had to resolve a deadlock, in all its databases.
+async fn deadlocks(pool: &MySqlPool) -> i64 {
+    let status =
+        sqlx::raw_sql("SHOW GLOBAL STATUS LIKE 'Innodb_deadlocks'").fetch_optional(pool).await.unwrap();
+    if let Some(row) = status {
+        return row.get::<String, _>(1).parse().unwrap();
+    }
+    let sql = "SELECT count FROM information_schema.innodb_metrics WHERE name = 'lock_deadlocks'";
+    sqlx::query_scalar(sql).fetch_one(pool).await.unwrap()
+}
+
+fn batch(dice: &mut Dice, most: u64) -> Vec<EnqueueMessage<'static>> {
+    (0..=dice.below(most))
+        .map(|_| EnqueueMessage::new("x").partition(u32::try_from(dice.below(4)).unwrap()))
+        .collect()
+}
+
+/// Works in the default isolation level, on rows of its own or in one order: no deadlock is its own fault.
+async fn produce(outbox: Outbox<MySql>, pool: MySqlPool, who: u64, until: Instant) -> [i64; 2] {
+    let (mut dice, mut sent) = (Dice::new(), [0, 0]);
+    while Instant::now() < until {
+        let place = usize::try_from(dice.below(2)).unwrap();
+        let queue = ["leased", "transactional"][place];
+        let messages = match dice.below(3) {
+            0 => batch(&mut dice, 40),
+            1 => batch(&mut dice, 3),
+            _ => batch(&mut dice, 1),
+        };
+        let added = i64::try_from(messages.len()).unwrap();
+        match dice.below(4) {
+            0 => {
+                outbox.enqueue_batch(&pool, queue, &messages).await.unwrap();
+                sent[place] += added;
+            }
+            1 => {
+                outbox.enqueue(&pool, queue, messages[0].clone()).await.unwrap();
+                sent[place] += 1;
+            }
+            way => {
+                let mut tx = begin(&pool).await;
+                let shared = if way == 2 { who } else { 1000 };
+                MySql::run(&mut tx, &format!("UPDATE accounts SET n = n + 1 WHERE id = {shared}"))
+                    .await
+                    .unwrap();
+                outbox.enqueue_batch(&mut tx, queue, &messages).await.unwrap();
+                MySql::run(&mut tx, &format!("INSERT INTO business (who) VALUES ({who})")).await.unwrap();
+                tokio::time::sleep(millis(dice.below(5))).await;
+                outbox.enqueue(&mut tx, queue, messages[0].clone()).await.unwrap();
+                if dice.below(5) == 0 {
+                    tx.rollback().await.unwrap();
+                } else {
+                    tx.commit().await.unwrap();
+                    sent[place] += added + 1;
+                }
+            }
+        }
+    }
+    sent
+}
+
+async fn no_deadlock_reaches_a_user_whoever_works_at_once<S: Family>() {
+    let duration = std::env::var(SECONDS).ok().map_or(8, |seconds| seconds.parse().expect("a number"));
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    run(
+        &db.pool,
+        "CREATE TABLE accounts (id BIGINT PRIMARY KEY, n BIGINT NOT NULL) ENGINE = InnoDB;
+         CREATE TABLE business (id BIGINT AUTO_INCREMENT PRIMARY KEY, who BIGINT NOT NULL, KEY (who)) ENGINE = InnoDB;
+         INSERT INTO accounts VALUES (1000, 0)",
+    )
+    .await;
+    for who in 0..PRODUCERS {
+        run(&db.pool, &format!("INSERT INTO accounts VALUES ({who}, 0)")).await;
+    }
+    let before = deadlocks(&db.pool).await;
+    let effects = Memory::new();
+    let mut handles = Vec::new();
+    for _ in 0..4 {
+        let vacuum =
+            WorkerTuning::vacuum().min_interval(millis(20)).active_interval(millis(20)).batch_size(200);
+        let queues = builder(&db)
+            .vacuum_tuning(vacuum)
+            .queue("leased", Partitions::of(4))
+            .leased(memory.handler())
+            .queue("transactional", Partitions::of(4))
+            .batch_transactional(effects.handler());
+        handles.push(queues.start().await.unwrap());
+    }
+    // A pool of its own: no producer waits for another's connection.
+    let pool = sqlx::mysql::MySqlPoolOptions::new().max_connections(24);
+    let pool = pool.connect_with((*db.pool.connect_options()).clone()).await.unwrap();
+    let until = Instant::now() + Duration::from_secs(duration);
+    let outboxes: Arc<[_]> = handles.iter().map(posthaste::OutboxHandle::outbox).collect();
+    let producers: Vec<_> = (0..PRODUCERS)
+        .map(|who| {
+            let outbox = outboxes[usize::try_from(who).unwrap() % 4].clone();
+            tokio::spawn(produce(outbox, pool.clone(), who, until))
+        })
+        .collect();
+    let mut sent = [0, 0];
+    for producer in producers {
+        let more = producer.await.expect("no error reaches a producer");
+        sent = [sent[0] + more[0], sent[1] + more[1]];
+    }
+    within(secs(30), "all is settled", async || settled(&db.pool).await == sent[0] + sent[1]).await;
+    for handle in handles {
+        handle.stop().await;
+    }
+    assert_eq!(i64::try_from(memory.all().len()).unwrap(), sent[0], "no duplicate under a lease");
+    for what in ["count(*)", "count(DISTINCT id)", "count(DISTINCT partition_id, seq)"] {
+        let effects = count(&db.pool, &format!("SELECT {what} FROM effects")).await;
+        assert_eq!(effects, sent[1], "{what}: one effect each");
+    }
+    assert_consistent(&db.pool).await;
+    println!(
+        "{} messages in {duration} s, {} deadlocks on the server",
+        sent[0] + sent[1],
+        deadlocks(&db.pool).await - before
+    );
+    pool.close().await;
+    db.remove().await;
+}
