@@ -331,6 +331,10 @@ impl<DB: Backend> QueueBuilder<DB> {
     }
 
     /// Handled one message at a time, in the transaction that moves the cursor: exactly once.
+    ///
+    /// SQLite has one writer at a time: whoever else wants to write to the database waits while the handler runs. A constraint
+    /// that is deferred is checked at the commit there, so that the messages of a whole transaction come again if one fails, in
+    /// smaller and smaller batches until the guilty one is alone.
     #[must_use]
     pub fn transactional(
         self,

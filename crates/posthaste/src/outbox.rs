@@ -270,6 +270,9 @@ impl<DB: Backend> Outbox<DB> {
 
     /// Begins a transaction, runs `work` in it, commits, and tells the workers at once. An error rolls back.
     ///
+    /// On SQLite it begins to write at once, and waits for other writers, a transactional handler perhaps, for up to 30 s whatever
+    /// the pool's timeout; so does an enqueue to a pool. A transaction of your own has the timeout of its connection.
+    ///
     /// ```
     /// # use posthaste::{EnqueueMessage, Outbox, OutboxError};
     /// # async fn place(outbox: Outbox<sqlx::Postgres>) -> Result<(), OutboxError> {

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use sqlx::{Connection, Row, Sqlite, SqliteConnection, Transaction, sqlite::SqliteRow};
+use sqlx::{
+    Connection, Row, Sqlite, SqliteConnection, Transaction,
+    query::Query,
+    sqlite::{SqliteArguments, SqliteRow},
+};
 use uuid::Uuid;
 
 use super::{
@@ -68,7 +72,7 @@ pub(super) async fn acquire(store: &SqliteStore, queue: &Queue, claim: &Claim) -
             .bind(millis(claim.lease))
             .bind(claim.handled_epoch)
             .bind(tip.epoch);
-        Ok(append.fetch_optional(conn).await?)
+        written(append, conn).await
     })?;
     let Some(link) = acquired else { return Ok(Acquired::Raced) };
     let lease = Lease::of(&link, link.try_get("last_error")?)?;
@@ -207,7 +211,16 @@ async fn append(
         .bind(settlement.go_on)
         .bind(count(settlement.attempts))
         .bind(settlement.last_error.as_deref());
-    Ok(append.fetch_optional(conn).await?)
+    written(append, conn).await
+}
+
+/// The row that a statement has written, if any. It is run to its end, where it commits: whoever stops at the first row is not
+/// told if that fails.
+async fn written(
+    statement: Query<'_, Sqlite, SqliteArguments>,
+    conn: &mut SqliteConnection,
+) -> Result<Option<SqliteRow>> {
+    Ok(statement.fetch_all(conn).await?.pop())
 }
 
 /// No dead letters without a link.

@@ -12,13 +12,16 @@ use crate::store::{
     segments::{partitions, segments},
 };
 
+/// The most messages that one tick takes, whatever the tuning says: nobody else writes meanwhile.
+const MOST: u32 = 50_000;
+
 /// Looks first: whoever wants to write keeps everybody else from it.
 pub(super) async fn tick(store: &SqliteStore, most: u32) -> Result<Tick> {
     let news = reading!(store, conn => look_for_news(store, conn))?;
     if !news.is_there {
         return Ok(Tick { horizon: horizon(store, news.last_id).await?, ..Tick::default() });
     }
-    writing!(store, Kind::Durable, conn => tick_once(store, conn, most))
+    writing!(store, Kind::Durable, conn => tick_once(store, conn, most.min(MOST)))
 }
 
 struct News {

@@ -148,7 +148,10 @@ async fn end_savepoint(
     let is_gone =
         matches!(&error, sqlx::Error::Database(error) if error.message().starts_with("no such savepoint"));
     if !is_gone {
-        return Err(error.into());
+        return match error {
+            sqlx::Error::Database(error) => Ok(Kept::Refused(error.to_string())),
+            error => Err(error.into()),
+        };
     }
     if store.is_in_memory() {
         // sqlx believes that the transaction is open, and would for as long as the pool has this connection.

@@ -9,6 +9,10 @@ use std::{
     time::Instant,
 };
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use posthaste::{
     EnqueueMessage, HandlerResult, LeaseConfig, LeasedMessageHandler, MessageResult, Outbox, OutboxMessage,
     Partitions, TransactionalMessageHandler,
@@ -235,5 +239,77 @@ async fn g13_what_another_process_commits_is_delivered_soon() {
     assert!(delays.iter().all(|delay| *delay <= millis(250)), "{delays:?}");
     handle.stop().await;
     other.close().await;
+    db.remove().await;
+}
+
+/// Takes its time, and writes down in a file that it does.
+struct Slow(PathBuf);
+
+impl LeasedMessageHandler for Slow {
+    async fn handle(&self, msg: &OutboxMessage) -> MessageResult {
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(&self.0).unwrap();
+        file.write_all(format!("{} {}\n", std::process::id(), msg.seq).as_bytes()).unwrap();
+        tokio::time::sleep(millis(60)).await;
+        MessageResult::Ok
+    }
+}
+
+/// The process is paused while it handles, under a lease, and does not write: one that is paused while it writes keeps the lock of
+/// the file, which nobody can take away.
+#[tokio::test]
+async fn g7_a_process_that_is_paused_in_its_handler_settles_nothing_when_it_wakes() {
+    const LEASE: LeaseConfig = LeaseConfig { duration: millis(1000), headroom: millis(200) };
+    let start = async |pool: &SqlitePool, seen: PathBuf| {
+        let queue = builder(pool).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
+        queue.leased(Slow(seen)).lease(LEASE).start().await.unwrap()
+    };
+    if let Ok(file) = std::env::var(FILE) {
+        let pool = open(Path::new(&file)).await;
+        let _handle = start(&pool, std::env::var_os(SEEN).unwrap().into()).await;
+        std::future::pending::<()>().await;
+    }
+    let (db, folder) = (super::stage::fresh().await, tempfile::tempdir().unwrap());
+    let file = db.pool.connect_options().get_filename().to_owned();
+    let (theirs, ours) = (folder.path().join("theirs"), folder.path().join("ours"));
+    start(&db.pool, ours.clone()).await.stop().await;
+    let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
+    outbox.enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 40]).await.unwrap();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "sqlite::processes::g7_a_process_that_is_paused_in_its_handler_settles_nothing_when_it_wakes",
+            "--exact",
+        ])
+        .envs([(FILE, &file), (SEEN, &theirs)])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let pid = Pid::from_raw(child.id().try_into().unwrap());
+    let _killed_at_the_end = Processes { folder: folder.path().to_owned(), children: vec![child] };
+    let lines = |file: &Path| std::fs::read_to_string(file).unwrap_or_default().lines().count();
+    within(secs(10), "it is at work", async || lines(&theirs) >= 3).await;
+    let impatient = SqliteConnectOptions::new().filename(&file).busy_timeout(millis(0));
+    let probe = SqlitePool::connect_with(impatient).await.unwrap();
+    loop {
+        kill(pid, Signal::SIGSTOP).unwrap();
+        if probe.begin_with("BEGIN IMMEDIATE").await.is_ok() {
+            break;
+        }
+        kill(pid, Signal::SIGCONT).unwrap();
+        tokio::time::sleep(millis(7)).await;
+    }
+    let (stopped, seen) = (Instant::now(), lines(&theirs));
+    let handle = start(&db.pool, ours.clone()).await;
+    within(secs(3), "we take over", async || lines(&ours) > 0).await;
+    assert!(stopped.elapsed() < LEASE.duration + secs(2), "{:?}", stopped.elapsed());
+    within(secs(20), "all is settled", async || settled(&db.pool).await == 40).await;
+    let newest = "SELECT max(epoch) FROM posthaste_cursor";
+    let epoch = count(&db.pool, newest).await;
+    kill(pid, Signal::SIGCONT).unwrap();
+    tokio::time::sleep(secs(2)).await;
+    assert_eq!(count(&db.pool, newest).await, epoch, "what it settles now changes nothing");
+    assert!(lines(&theirs) <= seen + 1, "and it goes on with nothing");
+    assert_consistent(&db.pool).await;
+    handle.stop().await;
+    probe.close().await;
     db.remove().await;
 }
