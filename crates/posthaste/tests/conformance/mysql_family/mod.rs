@@ -4,6 +4,7 @@
 
 mod contention;
 mod enqueueing;
+mod handlers;
 mod order;
 
 use std::hash::{BuildHasher, RandomState};
