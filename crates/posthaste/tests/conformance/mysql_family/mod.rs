@@ -6,6 +6,7 @@ mod contention;
 mod enqueueing;
 mod handlers;
 mod order;
+mod refused_commits;
 
 use std::hash::{BuildHasher, RandomState};
 
