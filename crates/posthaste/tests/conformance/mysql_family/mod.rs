@@ -7,6 +7,7 @@ mod enqueueing;
 mod handlers;
 mod order;
 mod refused_commits;
+mod schema;
 
 use std::hash::{BuildHasher, RandomState};
 
