@@ -4,7 +4,11 @@
 
 mod contention;
 mod enqueueing;
+mod handlers;
 mod order;
+mod processes;
+mod refused_commits;
+mod schema;
 
 use std::hash::{BuildHasher, RandomState};
 
