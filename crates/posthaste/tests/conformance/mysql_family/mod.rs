@@ -6,6 +6,7 @@ mod contention;
 mod enqueueing;
 mod handlers;
 mod order;
+mod plans;
 mod processes;
 mod refused_commits;
 mod schema;
