@@ -3,6 +3,7 @@
 //! selected.
 
 mod contention;
+mod cost;
 mod enqueueing;
 mod handlers;
 mod order;
@@ -10,6 +11,7 @@ mod plans;
 mod processes;
 mod refused_commits;
 mod schema;
+mod wire;
 
 use std::hash::{BuildHasher, RandomState};
 
