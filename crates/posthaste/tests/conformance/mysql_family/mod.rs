@@ -6,6 +6,7 @@ mod contention;
 mod cost;
 mod enqueueing;
 mod handlers;
+mod odd_settings;
 mod order;
 mod plans;
 mod processes;
