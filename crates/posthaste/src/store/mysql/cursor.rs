@@ -127,6 +127,7 @@ async fn read(
         .bind(partition_id)
         .bind(processed_seq)
         .bind(last + SEGMENT)
+        .bind(last)
         .bind(processed_seq + 1)
         .bind(last);
     let rows = statement.fetch_all(conn).await?;

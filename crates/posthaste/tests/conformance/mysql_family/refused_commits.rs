@@ -14,7 +14,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use super::{Family, on_both};
+use super::{Family, on_both, wire::packet};
 use crate::{
     dialect::Dialect,
     effects::{all_settled, dead_letters},
@@ -111,7 +111,7 @@ impl Drop for Refuser {
     }
 }
 
-/// A packet is three bytes of length, a number, and a body; a command's number is 0, and 3 is a text.
+/// Forwards until either side ends, or the connection is cut.
 async fn forward(
     mut client: TcpStream,
     mut server: TcpStream,
@@ -129,8 +129,7 @@ async fn forward(
         client.write_all(&answered).await?;
         answered.clear();
         while let Some(packet) = packet(&mut said) {
-            let text = packet.strip_prefix(&[3]).filter(|_| packet.number == 0);
-            let text = text.map(|text| String::from_utf8_lossy(text).into_owned());
+            let text = packet.text();
             let is_commit = text.as_deref() == Some("COMMIT");
             if is_commit && is_due(commits, whose(&last)) {
                 match fault {
@@ -160,27 +159,6 @@ async fn forward(
             last = text.filter(|_| !is_commit).unwrap_or(last);
         }
     }
-}
-
-struct Packet {
-    number: u8,
-    bytes: Vec<u8>,
-}
-
-impl std::ops::Deref for Packet {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.bytes[4..]
-    }
-}
-
-/// The first packet of what was read, if it is whole.
-fn packet(said: &mut Vec<u8>) -> Option<Packet> {
-    let header: [u8; 4] = said.get(..4)?.try_into().unwrap();
-    let length = 4 + usize::try_from(u32::from_le_bytes(header) & 0x00ff_ffff).unwrap();
-    let bytes = said.get(..length)?.to_vec();
-    said.drain(..length);
-    Some(Packet { number: header[3], bytes })
 }
 
 /// Counts a commit; whether it is to fail.
