@@ -15,15 +15,14 @@ use crate::{
     },
 };
 
-/// The most parameters of a statement.
-const MAX_PARAMETERS: usize = 65_535;
-/// The parameters of a message.
-const PARAMETERS: usize = 6;
 /// What a message takes in a packet besides its values, at most.
 const OVERHEAD: usize = 512;
-/// The statements of batches up to this size are kept prepared in the caller's session. Each size is a statement of its own,
-/// and the server keeps some 4 KB a message of each: those of large batches would fill its memory.
-const KEPT: usize = 32;
+/// A statement has any number of messages up to this one, or a power of two up to [`MOST`]. Each number is a statement of its own,
+/// which stays prepared in the caller's session, and the server keeps some 4 KB a message of each: all numbers there are would
+/// fill its memory. Not to keep them is no way out: sqlx closes a statement with a packet that nobody answers, and the next
+/// one waits 40 ms for the server to acknowledge it.
+const ANY: usize = 32;
+const MOST: usize = 1024;
 
 /// There is no savepoint of that name.
 const NO_SAVEPOINT: u16 = 1305;
@@ -146,10 +145,15 @@ fn chunk<'m, 'a>(rest: &mut &'m [NewMessage<'a>], max_packet: usize) -> &'m [New
         left = fitting.unwrap_or_default();
         fitting.is_some()
     };
-    let count = rest.iter().take(MAX_PARAMETERS / PARAMETERS).take_while(fits).count();
+    let count = size(rest.iter().take(MOST).take_while(fits).count());
     let (chunk, behind) = rest.split_at(count.max(1).min(rest.len()));
     *rest = behind;
     chunk
+}
+
+/// The largest number up to this one that a statement has.
+const fn size(count: usize) -> usize {
+    if count <= ANY { count } else { 1 << count.ilog2() }
 }
 
 /// Writes messages and makes them pending. The connection is in a transaction; all or none is written, whether or not the
@@ -210,7 +214,7 @@ async fn write_chunk(
     let is_mariadb = store.shared.is_mariadb;
     let insert = if is_mariadb { &store.sql().enqueue_mariadb } else { &store.sql().enqueue_mysql };
     let tag = (!is_mariadb && messages.len() > 1).then(|| Uuid::new_v4().as_u64_pair().0.cast_signed());
-    let mut statement = sqlx::query(AssertSqlSafe(insert.replace("{rows}", &rows))).persistent(messages.len() <= KEPT);
+    let mut statement = sqlx::query(AssertSqlSafe(insert.replace("{rows}", &rows)));
     for message in messages {
         statement = statement
             .bind(tag)
@@ -236,4 +240,18 @@ fn ids_of(rows: &[MySqlRow]) -> Result<Vec<i64>> {
     let mut ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
     ids.sort_unstable();
     Ok(ids)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_numbers_of_messages_have_a_statement() {
+        for (count, of) in
+            [(0, 0), (1, 1), (31, 31), (32, 32), (33, 32), (63, 32), (64, 64), (1000, 512), (1024, 1024)]
+        {
+            assert_eq!(size(count), of, "{count}");
+        }
+    }
 }
