@@ -53,7 +53,7 @@ pub fn run(options: &TestOptions) -> Result<()> {
             "documentation tests",
             cargo(&["test", "--quiet", "--doc", "--workspace", "--all-features"]),
         ));
-                if present.contains(&Database::Sqlite) {
+        if present.contains(&Database::Sqlite) {
             steps.push(("example `orders`", example("orders", None)));
         }
         for address in &fleet.addresses {

@@ -34,7 +34,7 @@
 
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(
-        not(all(feature = "mysql", feature = "postgres", feature = "sqlite")),
+    not(all(feature = "mysql", feature = "postgres", feature = "sqlite")),
     expect(dead_code, reason = "each database needs some of it that the others do not")
 )]
 

@@ -31,7 +31,7 @@ impl Tables {
         Ok(self)
     }
 
-        /// The schema that the tables are in, or on MySQL the database; default: the connection's current one.
+    /// The schema that the tables are in, or on MySQL the database; default: the connection's current one.
     ///
     /// # Errors
     ///

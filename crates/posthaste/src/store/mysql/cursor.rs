@@ -188,9 +188,9 @@ async fn settle_alone(
     let mut tx = conn.begin().await?;
     let settled = move_and_bury(store, &mut tx, queue, claim, settlement, next).await?;
     if matches!(settled, Settled::Lost) {
-        tx.rollback().await?
+        tx.rollback().await?;
     } else {
-        tx.commit().await?
+        tx.commit().await?;
     }
     Ok(settled)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::{MySqlStore, Tries, number, query, statements::NOW, work};
+use super::{MySqlStore, Tries, number, query, work};
 use crate::{
     OutboxError, Partitions,
     store::{
@@ -15,15 +15,10 @@ use crate::{
     },
 };
 
-/// The most parameters of a statement.
-const MAX_PARAMETERS: usize = 65_535;
-/// The parameters of a message.
-const PARAMETERS: usize = 6;
 /// What a message takes in a packet besides its values, at most.
-const OVERHEAD: usize = 512;
-/// The statements of batches up to this size are kept prepared in the caller's session. Each size is a statement of its own,
-/// and the server keeps some 4 KB a message of each: those of large batches would fill its memory.
-const KEPT: usize = 32;
+const OVERHEAD: usize = 128;
+/// The most messages in one statement.
+const MOST: usize = 50_000;
 
 /// There is no savepoint of that name.
 const NO_SAVEPOINT: u16 = 1305;
@@ -133,9 +128,12 @@ fn check_sizes(store: &MySqlStore, messages: &[NewMessage<'_>]) -> Result<()> {
     )))
 }
 
-/// What a message takes in a packet, at most.
+/// What a message takes in a packet, at most: as JSON, its headers and their quotes take twice their length, its key up to six
+/// times.
 fn bytes(message: &NewMessage<'_>) -> usize {
-    message.payload.len() + message.headers.as_ref().map_or(0, String::len) + OVERHEAD * 2
+    let NewMessage { partition_id: _, payload_type, key, headers, payload } = message;
+    let (key, headers) = (key.as_ref().map_or(0, |key| key.len()), headers.as_ref().map_or(0, String::len));
+    payload.len() + 2 * headers + 6 * key + 2 * payload_type.len() + OVERHEAD
 }
 
 /// Takes as many messages off as one statement can have, at least one.
@@ -146,7 +144,7 @@ fn chunk<'m, 'a>(rest: &mut &'m [NewMessage<'a>], max_packet: usize) -> &'m [New
         left = fitting.unwrap_or_default();
         fitting.is_some()
     };
-    let count = rest.iter().take(MAX_PARAMETERS / PARAMETERS).take_while(fits).count();
+    let count = rest.iter().take(MOST).take_while(fits).count();
     let (chunk, behind) = rest.split_at(count.max(1).min(rest.len()));
     *rest = behind;
     chunk
@@ -204,32 +202,39 @@ async fn write_chunk(
     conn: &mut MySqlConnection,
     messages: &[NewMessage<'_>],
 ) -> Result<Vec<i64>> {
-    // Keys and headers are bytes here, so that it does not matter which character set the caller's session is set to.
-    let row = format!("(?, {NOW}, ?, ?, CONVERT(? USING utf8mb4), CONVERT(? USING utf8mb4), ?)");
-    let rows = vec![row.as_str(); messages.len()].join(", ");
-    let is_mariadb = store.shared.is_mariadb;
-    let insert = if is_mariadb { &store.sql().enqueue_mariadb } else { &store.sql().enqueue_mysql };
-    let tag = (!is_mariadb && messages.len() > 1).then(|| Uuid::new_v4().as_u64_pair().0.cast_signed());
-    let mut statement =
-        sqlx::query(AssertSqlSafe(insert.replace("{rows}", &rows))).persistent(messages.len() <= KEPT);
-    for message in messages {
-        statement = statement
-            .bind(tag)
-            .bind(message.partition_id)
-            .bind(&*message.payload_type)
-            .bind(message.key.as_deref().map(str::as_bytes))
-            .bind(message.headers.as_deref().map(str::as_bytes))
-            .bind(&*message.payload);
+    if let [message] = messages {
+        return Ok(vec![write_one(store, conn, message).await?]);
     }
-    if is_mariadb {
+    let mut payloads = Vec::with_capacity(messages.iter().map(|message| message.payload.len()).sum());
+    let rows = messages.iter().map(|message| {
+        // The server counts from 1.
+        let begins = payloads.len() + 1;
+        payloads.extend_from_slice(&message.payload);
+        let NewMessage { partition_id, payload_type, key, headers, payload } = message;
+        (*partition_id, &**payload_type, key.as_deref(), headers.as_deref(), begins, payload.len())
+    });
+    let rows = json(&rows.collect::<Vec<_>>()).into_bytes();
+    if store.shared.is_mariadb {
+        let statement = query(&store.sql().enqueue_mariadb).bind(payloads).bind(rows);
         return ids_of(&statement.fetch_all(conn).await?);
     }
-    let first = statement.execute(&mut *conn).await?.last_insert_id().cast_signed();
-    if messages.len() == 1 {
-        return Ok(vec![first]);
-    }
-    let count = i64::try_from(messages.len()).unwrap_or(i64::MAX);
+    let tag = Uuid::new_v4().as_u64_pair().0.cast_signed();
+    let written =
+        query(&store.sql().enqueue_mysql).bind(tag).bind(payloads).bind(rows).execute(&mut *conn).await?;
+    let (first, count) = (written.last_insert_id(), written.rows_affected());
     ids_of(&query(&store.sql().enqueued_mysql).bind(first).bind(tag).bind(count).fetch_all(conn).await?)
+}
+
+async fn write_one(store: &MySqlStore, conn: &mut MySqlConnection, message: &NewMessage<'_>) -> Result<i64> {
+    let written = query(&store.sql().enqueue_one)
+        .bind(message.partition_id)
+        .bind(&*message.payload_type)
+        .bind(message.key.as_deref().map(str::as_bytes))
+        .bind(message.headers.as_deref().map(str::as_bytes))
+        .bind(&*message.payload)
+        .execute(conn)
+        .await?;
+    Ok(written.last_insert_id().cast_signed())
 }
 
 /// In the order of the messages: ids are given row by row.

@@ -9,6 +9,7 @@ statements!(
     bury,
     enqueue_mariadb,
     enqueue_mysql,
+    enqueue_one,
     enqueued_mysql,
     find_queue,
     head,

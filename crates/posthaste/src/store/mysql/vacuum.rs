@@ -123,7 +123,10 @@ async fn bounds(store: &MySqlStore, conn: &mut MySqlConnection, trims: &[Trim]) 
             head: row.try_get("head")?,
         })
     });
-    Ok(bounds.collect::<Result<_, sqlx::Error>>()?)
+    let mut bounds = bounds.collect::<Result<Vec<_>, sqlx::Error>>()?;
+    // In the order of the keys, as everybody else goes: the vacuums of two processes would lock each other out.
+    bounds.sort_unstable_by_key(|bounds| bounds.partition_id);
+    Ok(bounds)
 }
 
 async fn remove_links(store: &MySqlStore, conn: &mut MySqlConnection, bounds: &[Bounds]) -> Result<()> {
@@ -158,7 +161,8 @@ async fn remove_segments(store: &MySqlStore, conn: &mut MySqlConnection, bounds:
         ids.extend(serde_json::from_str::<Vec<i64>>(row.try_get("ids")?)?);
     }
     let is_newest = |(id, seq): &(i32, i64)| bounds.iter().any(|b| b.partition_id == *id && b.head == *seq);
-    let segments: Vec<_> = pairs(&rows)?.into_iter().filter(|segment| !is_newest(segment)).collect();
+    let mut segments: Vec<_> = pairs(&rows)?.into_iter().filter(|segment| !is_newest(segment)).collect();
+    segments.sort_unstable();
     if !segments.is_empty() {
         query(&store.sql().vacuum_gone_segments).bind(json(&segments)).execute(&mut *conn).await?;
     }

