@@ -15,6 +15,9 @@ GRANT ALL ON *.* TO 'posthaste'@'%' WITH GRANT OPTION;
 CREATE DATABASE IF NOT EXISTS posthaste;
 ";
 
+/// More settings for servers of both kinds, separated by spaces, which come after ours.
+const SETTINGS_VARIABLE: &str = "POSTHASTE_MYSQL_SETTINGS";
+
 /// What both log when they take connections.
 pub const READY_LINE: &str = "ready for connections";
 
@@ -41,6 +44,8 @@ pub fn settings(place: &Place, port: u16) -> Vec<OsString> {
         ]
         .map(Into::into),
     );
+    let more = std::env::var(SETTINGS_VARIABLE).unwrap_or_default();
+    settings.extend(more.split_whitespace().map(Into::into));
     settings
 }
 

@@ -40,7 +40,8 @@ where
         let (Some(seq), Some(id)) = (seq.filter(|seq| *seq == expected), id) else {
             return Ok(Read::Missing(expected));
         };
-        let headers: Option<String> = row.try_get("headers")?;
+        // Not every database calls a text by that name: MySQL gives its bytes, whatever the session's character set.
+        let headers: Option<String> = row.try_get_unchecked("headers")?;
         let headers = headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str)?;
         let created_us: i64 = row.try_get("created_us")?;
         messages.push(OutboxMessage {
@@ -49,10 +50,10 @@ where
             partition,
             partition_id: claim.partition_id,
             seq,
-            key: row.try_get("key")?,
+            key: row.try_get_unchecked("key")?,
             headers,
             payload: row.try_get("payload")?,
-            payload_type: row.try_get("payload_type")?,
+            payload_type: row.try_get_unchecked("payload_type")?,
             created_at: SystemTime::UNIX_EPOCH
                 + Duration::from_micros(u64::try_from(created_us).unwrap_or_default()),
             attempts: if messages.is_empty() { attempts } else { 0 },

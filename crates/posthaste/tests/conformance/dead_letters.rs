@@ -18,7 +18,6 @@ cases! {
     // The tries of a batch count for its first message.
     [leased, transactional]:
         max_attempts_buries_the_message_that_was_tried_and_no_other;
-
 }
 
 async fn a_dead_letter_is_the_whole_message<S: Server>(mode: Mode) {

@@ -79,8 +79,8 @@ async fn g3_sessions_that_are_killed_at_any_moment<S: Server>() {
         let mut killed = 0;
         while settled(&db.pool).await < 300 {
             // Only those that are in a handler's transaction.
-            killed += S::Db::kill_some_in_transactions(&db.pool).await.unwrap();
-            tokio::time::sleep(millis(30)).await;
+                        killed += S::Db::kill_some_in_transactions(&db.pool).await.unwrap();
+            tokio::time::sleep(millis(10)).await;
         }
         flowing.await.unwrap();
         within(secs(20), "all are settled", async || settled(&db.pool).await == 400).await;

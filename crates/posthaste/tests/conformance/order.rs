@@ -23,7 +23,6 @@ cases! {
     // A batch handler cannot reject one message of several.
     [leased, transactional]:
         g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message;
-
 }
 
 /// One transaction of a producer.

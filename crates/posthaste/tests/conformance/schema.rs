@@ -13,7 +13,10 @@ cases! {
     []:
         eight_starters_at_once_make_the_tables_once,
         a_migration_that_fails_leaves_nothing_half_done
-            except(mariadb = "each statement of a migration commits by itself", mysql = "each statement of a migration commits by itself"),
+            except(
+                mariadb = "each statement of a migration commits by itself",
+                mysql = "each statement of a migration commits by itself"
+            ),
         a_newer_schema_is_refused_unless_it_says_that_it_is_compatible,
         without_tables_a_producer_is_told_to_migrate,
         two_outboxes_live_in_one_database_under_other_names,

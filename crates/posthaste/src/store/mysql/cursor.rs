@@ -127,6 +127,7 @@ async fn read(
         .bind(partition_id)
         .bind(processed_seq)
         .bind(last + SEGMENT)
+        .bind(last)
         .bind(processed_seq + 1)
         .bind(last);
     let rows = statement.fetch_all(conn).await?;
@@ -257,7 +258,7 @@ async fn move_and_bury(
         .bind(claim.partition_id)
         .bind(queue.name.to_string())
         .bind(queue.number_of(claim.partition_id))
-        .bind(json(&rows))
+        .bind(json(&rows).into_bytes())
         .execute(conn)
         .await?
         .rows_affected();
@@ -286,7 +287,7 @@ async fn move_cursor(
         .bind(goes_on.then(|| bytes(claim.owner)))
         .bind(lease)
         .bind(lease)
-        .bind(settlement.last_error.clone().filter(|_| !goes_on))
+        .bind(settlement.last_error.clone().filter(|_| !goes_on).map(String::into_bytes))
         .bind(READER)
         .bind(claim.partition_id)
         .bind(settlement.epoch)

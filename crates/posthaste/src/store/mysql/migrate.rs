@@ -3,7 +3,7 @@
 use sqlx::{AssertSqlSafe, Connection, MySql, MySqlConnection, Pool, Row};
 
 use super::{
-    MySqlStore, Tries, query,
+    MySqlStore, SESSION, Tries, query,
     statements::{fill, names},
 };
 use crate::{OutboxError, store::Result, store::Tables, store::connections::Connections};
@@ -54,6 +54,8 @@ fn leading_numbers(version: &str) -> (u32, u32) {
 /// does a second process that does the same at the same time.
 pub(super) async fn migrate(pool: &Pool<MySql>, tables: &Tables) -> Result<()> {
     let mut conn = Connections::new(pool.clone(), 1, super::worker_options).connect().await?;
+    // As a worker's: strict, and committing by itself, which a server may have switched off for everybody.
+    sqlx::raw_sql(SESSION).execute(&mut conn).await?;
     server(&mut conn).await?;
     // Most of the time there is nothing to do, and then nothing but a read is needed, nor any right but that.
     let database = match (database_of(&mut conn, tables).await, &tables.schema) {
@@ -65,9 +67,6 @@ pub(super) async fn migrate(pool: &Pool<MySql>, tables: &Tables) -> Result<()> {
         (database, _) => database?,
     };
     let found = read_version(&mut conn, &database, tables).await?.map_or(0, |(version, _)| version);
-    sqlx::raw_sql("SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'")
-        .execute(&mut conn)
-        .await?;
     let names = names(Some(&database), tables);
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default()) {
         for statement in statements(&fill(&names, migration)) {

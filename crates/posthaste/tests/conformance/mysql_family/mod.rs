@@ -3,8 +3,16 @@
 //! selected.
 
 mod contention;
+mod cost;
 mod enqueueing;
+mod handlers;
+mod odd_settings;
 mod order;
+mod plans;
+mod processes;
+mod refused_commits;
+mod schema;
+mod wire;
 
 use std::hash::{BuildHasher, RandomState};
 

@@ -3,6 +3,8 @@
 -- ? how old in seconds they must be; ? reader; ? the id behind which the window begins, ? how many messages it has
 -- Reads: incoming by id; per message the newest link of its partition and the segments behind it, until it is found.
 -- Differs from the PostgreSQL version in that pending says what a snapshot says there.
+-- Sorted by the partition too: where that comes from a join and is not named, MySQL reads a whole chain and sorts it. Not by
+-- the reader: then MariaDB does so.
 SELECT i.id,
        i.created_at < {now} - ? * 1000000
        AND NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.id = i.id)
@@ -10,7 +12,7 @@ SELECT i.id,
            SELECT 1 FROM {outgoing} o
            WHERE o.partition_id = i.partition_id AND o.last_seq > coalesce((
                    SELECT c.processed_seq FROM {cursor} c WHERE c.reader = ? AND c.partition_id = i.partition_id
-                   ORDER BY c.epoch DESC LIMIT 1), 0)
+                   ORDER BY c.partition_id DESC, c.epoch DESC LIMIT 1), 0)
              AND JSON_CONTAINS(o.ids, CAST(i.id AS CHAR))) AS is_suspect
 FROM (SELECT id, partition_id, created_at FROM {incoming} WHERE id > ? ORDER BY id LIMIT ?) i
 ORDER BY i.id
