@@ -2,11 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::{
-    Connection, Row, Sqlite, SqliteConnection, Transaction,
-    query::Query,
-    sqlite::{SqliteArguments, SqliteRow},
-};
+use sqlx::{Connection, Row, Sqlite, SqliteConnection, Transaction, sqlite::SqliteRow};
 use uuid::Uuid;
 
 use super::{
@@ -64,19 +60,37 @@ pub(super) async fn acquire(store: &SqliteStore, queue: &Queue, claim: &Claim) -
     }
     // Whoever had the lease died with it: the one message that may have killed it comes alone.
     let most = if tip.is_owned { 1 } else { size(claim.batch_size) };
-    let acquired = writing!(store, Kind::Quick, conn => async {
-        let append = query(&store.sql().acquire)
+    let rows = writing!(store, Kind::Quick, conn => async {
+        let statement = query(&store.sql().acquire)
             .bind(READER)
             .bind(claim.partition_id)
             .bind(&claim.owner.as_bytes()[..])
             .bind(millis(claim.lease))
             .bind(claim.handled_epoch)
-            .bind(tip.epoch);
-        written(append, conn).await
+            .bind(tip.epoch)
+            .bind(most);
+        Ok(statement.fetch_all(conn).await?)
     })?;
-    let Some(link) = acquired else { return Ok(Acquired::Raced) };
+    let (Some(link), batch) = link_and_batch(rows)? else { return Ok(Acquired::Raced) };
     let lease = Lease::of(&link, link.try_get("last_error")?)?;
-    Ok(Acquired::Batch(read_next(store, queue, claim, lease, most).await?))
+    match leased(queue, claim, lease, &batch)? {
+        Ok(leased) => Ok(Acquired::Batch(leased)),
+        Err((epoch, seq)) => Err(incomplete(queue, claim, seq, is_mine(store, claim, epoch).await)),
+    }
+}
+
+/// What was appended, if anything, and the messages behind it in their order.
+fn link_and_batch(rows: Vec<SqliteRow>) -> Result<(Option<SqliteRow>, Vec<SqliteRow>)> {
+    let (mut link, mut batch) = (None, Vec::with_capacity(rows.len()));
+    for row in rows {
+        match row.try_get::<i64, _>("seq") {
+            Ok(seq) => batch.push((seq, row)),
+            Err(sqlx::Error::ColumnNotFound(_)) => link = Some(row),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    batch.sort_by_key(|(seq, _)| *seq);
+    Ok((link, batch.into_iter().map(|(_, row)| row).collect()))
 }
 
 /// A lease that was just taken or renewed.
@@ -97,46 +111,23 @@ impl Lease {
             last_error,
         })
     }
-
-    fn with(self, messages: Vec<crate::OutboxMessage>) -> Leased {
-        let Self { epoch, processed_seq, attempts, last_error } = self;
-        Leased { epoch, processed_seq, attempts, last_error, messages }
-    }
 }
 
-/// The batch under a lease.
-async fn read_next(
-    store: &SqliteStore,
+/// The batch under a lease; or its epoch, and the seq of the message that is missing in it.
+fn leased(
     queue: &Queue,
     claim: &Claim,
     lease: Lease,
-    most: i32,
-) -> Result<Leased> {
-    let batch = reading!(store, conn => read(store, conn, queue, claim, &lease, most))?;
-    match batch {
-        Read::Messages(messages) => Ok(lease.with(messages)),
-        Read::Missing(seq) => Err(incomplete(queue, claim, seq, is_mine(store, claim, lease.epoch).await)),
+    batch: &[SqliteRow],
+) -> Result<Result<Leased, (i64, i64)>> {
+    let Lease { epoch, processed_seq, attempts, last_error } = lease;
+    if batch.is_empty() {
+        return Ok(Err((epoch, processed_seq + 1)));
     }
-}
-
-async fn read(
-    store: &SqliteStore,
-    conn: &mut SqliteConnection,
-    queue: &Queue,
-    claim: &Claim,
-    lease: &Lease,
-    most: i32,
-) -> Result<Read> {
-    let statement = query(&store.sql().read).bind(claim.partition_id).bind(lease.processed_seq).bind(most);
-    let rows = statement.fetch_all(conn).await?;
-    let rows = rows.into_iter().map(|row| Ok((row.try_get("seq")?, row)));
-    let mut rows = rows.collect::<Result<Vec<(i64, SqliteRow)>, sqlx::Error>>()?;
-    if rows.is_empty() {
-        return Ok(Read::Missing(lease.processed_seq + 1));
-    }
-    rows.sort_by_key(|(seq, _)| *seq);
-    let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
-    messages(&rows, queue, claim, lease.processed_seq, lease.attempts.saturating_sub(1))
+    Ok(match messages(batch, queue, claim, processed_seq, attempts.saturating_sub(1))? {
+        Read::Messages(messages) => Ok(Leased { epoch, processed_seq, attempts, last_error, messages }),
+        Read::Missing(seq) => Err((epoch, seq)),
+    })
 }
 
 /// Whether the newest link of a partition's cursor is this one, and ours.
@@ -145,31 +136,28 @@ async fn is_mine(store: &SqliteStore, claim: &Claim, epoch: i64) -> Result<bool>
     Ok(tip.is_some_and(|tip| tip.epoch == epoch && tip.is_mine))
 }
 
-/// One statement; with dead letters, a transaction. The next batch is read when others may write again.
+/// In one go; with dead letters, in a transaction. The next batch is read when others may write again.
 pub(super) async fn settle(
     store: &SqliteStore,
     queue: &Queue,
     claim: &Claim,
     settlement: &Settlement,
 ) -> Result<Settled> {
-    let link = writing!(store, Kind::Quick, conn => async {
+    let rows = writing!(store, Kind::Quick, conn => async {
         if settlement.burials.is_empty() {
             return append(store, conn, claim, settlement).await;
         }
         let mut tx = conn.begin_with(BEGIN).await?;
-        let link = append_and_bury(store, &mut tx, queue, claim, settlement).await?;
+        let rows = append_and_bury(store, &mut tx, queue, claim, settlement).await?;
         tx.commit().await?;
-        Ok(link)
-    });
-    match after(settlement, link?)? {
-        After::GoesOn(lease) => {
-            Ok(Settled::Next(read_next(store, queue, claim, lease, size(claim.batch_size)).await?))
-        }
-        After::Ended(settled) => Ok(settled),
+        Ok(rows)
+    })?;
+    match settled(queue, claim, settlement, rows)? {
+        Ok(settled) => Ok(settled),
+        Err((epoch, seq)) => Err(incomplete(queue, claim, seq, is_mine(store, claim, epoch).await)),
     }
 }
 
-/// In the handler's transaction, which also reads the next batch: a pool may have no other connection.
 pub(super) async fn settle_within(
     store: &SqliteStore,
     mut transaction: Transaction<'_, Sqlite>,
@@ -177,17 +165,9 @@ pub(super) async fn settle_within(
     claim: &Claim,
     settlement: &Settlement,
 ) -> Result<Settled> {
-    let link = append_and_bury(store, &mut transaction, queue, claim, settlement).await?;
-    let settled = match after(settlement, link)? {
-        After::Ended(settled) => settled,
-        After::GoesOn(lease) => {
-            match read(store, &mut transaction, queue, claim, &lease, size(claim.batch_size)).await? {
-                Read::Messages(messages) => Settled::Next(lease.with(messages)),
-                // This batch is settled all the same; whoever acquires will find out.
-                Read::Missing(_) => Settled::Released { has_more: true },
-            }
-        }
-    };
+    let rows = append_and_bury(store, &mut transaction, queue, claim, settlement).await?;
+    // If a message is missing in the next batch, this one is settled all the same; whoever acquires will find out.
+    let settled = settled(queue, claim, settlement, rows)?.unwrap_or(Settled::Released { has_more: true });
     match settled {
         Settled::Lost => transaction.rollback().await?,
         _ => transaction.commit().await?,
@@ -200,8 +180,8 @@ async fn append(
     conn: &mut SqliteConnection,
     claim: &Claim,
     settlement: &Settlement,
-) -> Result<Option<SqliteRow>> {
-    let append = query(&store.sql().settle)
+) -> Result<Vec<SqliteRow>> {
+    let statement = query(&store.sql().settle)
         .bind(READER)
         .bind(claim.partition_id)
         .bind(&claim.owner.as_bytes()[..])
@@ -210,17 +190,9 @@ async fn append(
         .bind(millis(claim.lease))
         .bind(settlement.go_on)
         .bind(count(settlement.attempts))
-        .bind(settlement.last_error.as_deref());
-    written(append, conn).await
-}
-
-/// The row that a statement has written, if any. It is run to its end, where it commits: whoever stops at the first row is not
-/// told if that fails.
-async fn written(
-    statement: Query<'_, Sqlite, SqliteArguments>,
-    conn: &mut SqliteConnection,
-) -> Result<Option<SqliteRow>> {
-    Ok(statement.fetch_all(conn).await?.pop())
+        .bind(settlement.last_error.as_deref())
+        .bind(size(claim.batch_size));
+    Ok(statement.fetch_all(conn).await?)
 }
 
 /// No dead letters without a link.
@@ -230,9 +202,11 @@ async fn append_and_bury(
     queue: &Queue,
     claim: &Claim,
     settlement: &Settlement,
-) -> Result<Option<SqliteRow>> {
-    let link = append(store, conn, claim, settlement).await?;
-    if link.is_some() && !settlement.burials.is_empty() {
+) -> Result<Vec<SqliteRow>> {
+    let rows = append(store, conn, claim, settlement).await?;
+    // A batch without a link is that of an earlier try whose answer was lost.
+    let has_link = rows.first().is_some_and(|row| row.try_get::<i64, _>("epoch").is_ok());
+    if has_link && !settlement.burials.is_empty() {
         let burials = settlement.burials.iter();
         let burials = burials.map(|burial| (burial.id, burial.seq, &burial.reason, count(burial.attempts)));
         query(&store.sql().bury)
@@ -243,22 +217,22 @@ async fn append_and_bury(
             .execute(conn)
             .await?;
     }
-    Ok(link)
+    Ok(rows)
 }
 
-/// What comes after a settlement.
-enum After {
-    GoesOn(Lease),
-    Ended(Settled),
-}
-
-fn after(settlement: &Settlement, link: Option<SqliteRow>) -> Result<After> {
-    let Some(link) = link else { return Ok(After::Ended(Settled::Lost)) };
+/// What came of settling; or the epoch of the lease under which a message is missing, and its seq.
+fn settled(
+    queue: &Queue,
+    claim: &Claim,
+    settlement: &Settlement,
+    rows: Vec<SqliteRow>,
+) -> Result<Result<Settled, (i64, i64)>> {
+    let (Some(link), batch) = link_and_batch(rows)? else { return Ok(Ok(Settled::Lost)) };
     if link.try_get("goes_on")? {
-        return Ok(After::GoesOn(Lease::of(&link, None)?));
+        return Ok(leased(queue, claim, Lease::of(&link, None)?, &batch)?.map(Settled::Next));
     }
     let has_more = link.try_get::<i64, _>("head")? > settlement.processed_seq;
-    Ok(After::Ended(Settled::Released { has_more }))
+    Ok(Ok(Settled::Released { has_more }))
 }
 
 pub(super) async fn waiting(store: &SqliteStore, partition_ids: &[i32], owner: Uuid) -> Result<Vec<i32>> {

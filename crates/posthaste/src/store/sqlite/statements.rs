@@ -13,7 +13,6 @@ statements!(
     look,
     news,
     orphans,
-    read,
     register_cursors,
     register_partitions,
     register_queue,

@@ -1,6 +1,6 @@
 //! What gives messages their order.
 
-use sqlx::{Connection, Row, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{Connection, Row, SqliteConnection};
 
 use super::{
     BEGIN, SqliteStore,
@@ -15,51 +15,66 @@ use crate::store::{
 /// The most messages that one tick takes, whatever the tuning says: nobody else writes meanwhile.
 const MOST: u32 = 50_000;
 
-/// Looks first: whoever wants to write keeps everybody else from it.
+/// Looks first: whoever wants to write keeps everybody else from it. If another tick was faster then, nothing is written.
 pub(super) async fn tick(store: &SqliteStore, most: u32) -> Result<Tick> {
-    let news = reading!(store, conn => look_for_news(store, conn))?;
-    if !news.is_there {
-        return Ok(Tick { horizon: horizon(store, news.last_id).await?, ..Tick::default() });
-    }
-    writing!(store, Kind::Durable, conn => tick_once(store, conn, most.min(MOST)))
-}
-
-struct News {
-    /// What the newest tick saw last.
-    last_id: i64,
-    /// There is something behind it.
-    is_there: bool,
-}
-
-async fn look_for_news(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<News> {
-    let row = query(&store.sql().news).fetch_one(conn).await?;
-    Ok(News { last_id: row.try_get("last_id")?, is_there: row.try_get("is_news")? })
-}
-
-async fn tick_once(store: &SqliteStore, conn: &mut SqliteConnection, most: u32) -> Result<Tick> {
-    let mut tx = conn.begin_with(BEGIN).await?;
-    let rows = query(&store.sql().take).bind(most).fetch_all(&mut *tx).await?;
-    let Some(first) = rows.first() else {
-        tx.rollback().await?;
-        // Another process has ticked since; and nobody was writing.
-        return Ok(Tick { horizon: Horizon::Everything, ..Tick::default() });
+    let most = most.min(MOST);
+    let Taken { tick_id, last_id, messages } = reading!(store, conn => take(store, conn, most))?;
+    let Some((newest, _)) = messages.last() else {
+        return Ok(Tick { horizon: horizon(store, last_id).await?, ..Tick::default() });
     };
-    let previous: i64 = first.try_get("tick_id")?;
-    let taken = ids(&rows)?;
-    let last_id = taken.last().map_or(0, |(id, _)| *id);
-    query(&store.sql().tick).bind(previous).bind(last_id).execute(&mut *tx).await?;
-    query(&store.sql().segments).bind(segments(&taken)).execute(&mut *tx).await?;
-    tx.commit().await?;
-    let count = u64::try_from(taken.len()).unwrap_or(u64::MAX);
-    let has_more = count >= u64::from(most);
+    let segments = segments(&messages);
+    if !writing!(store, Kind::Durable, conn => append(store, conn, tick_id, &segments, *newest))? {
+        return Ok(Tick { is_busy: true, ..Tick::default() });
+    }
+    let taken = u64::try_from(messages.len()).unwrap_or(u64::MAX);
     Ok(Tick {
-        taken: count,
-        partitions: partitions(&taken),
-        has_more,
-        // Who had begun to write before had ended when it was our turn, and what it wrote was there to be taken.
-        horizon: if has_more { behind(last_id) } else { Horizon::Everything },
+        taken,
+        partitions: partitions(&messages),
+        has_more: taken >= u64::from(most),
+        horizon: behind(*newest),
         ..Tick::default()
     })
+}
+
+/// What a tick found.
+struct Taken {
+    /// The newest tick before it, and what that saw last.
+    tick_id: i64,
+    last_id: i64,
+    /// What came behind, by id, with their partitions.
+    messages: Vec<(i64, i32)>,
+}
+
+async fn take(store: &SqliteStore, conn: &mut SqliteConnection, most: u32) -> Result<Taken> {
+    let rows = query(&store.sql().take).bind(most).fetch_all(conn).await?;
+    let first = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let (tick_id, last_id) = (first.try_get("tick_id")?, first.try_get("last_id")?);
+    let mut messages = Vec::with_capacity(rows.len());
+    for row in &rows {
+        if let Some(id) = row.try_get("id")? {
+            messages.push((id, row.try_get("partition_id")?));
+        }
+    }
+    messages.sort_unstable();
+    Ok(Taken { tick_id, last_id, messages })
+}
+
+/// Whether no other tick was faster.
+async fn append(
+    store: &SqliteStore,
+    conn: &mut SqliteConnection,
+    tick_id: i64,
+    segments: &str,
+    newest: i64,
+) -> Result<bool> {
+    let mut tx = conn.begin_with(BEGIN).await?;
+    let statement = query(&store.sql().tick).bind(tick_id).bind(segments).bind(newest);
+    if statement.fetch_all(&mut *tx).await?.is_empty() {
+        tx.rollback().await?;
+        return Ok(false);
+    }
+    tx.commit().await?;
+    Ok(true)
 }
 
 /// All messages up to this one have been taken.
@@ -81,9 +96,9 @@ async fn horizon(store: &SqliteStore, last_id: i64) -> Result<Horizon> {
     let looked = async {
         let mut tx = conn.begin_with(BEGIN).await?;
         // It may have committed just before.
-        let news = look_for_news(store, &mut tx).await?;
+        let has_news = has_news(store, &mut tx).await?;
         tx.rollback().await?;
-        Ok(if news.is_there { behind(last_id) } else { Horizon::Everything })
+        Ok(if has_news { behind(last_id) } else { Horizon::Everything })
     };
     let looked = looked.await;
     drop(turn);
@@ -100,14 +115,15 @@ pub(super) async fn recover(store: &SqliteStore) -> Result<u64> {
 
 async fn recover_once(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<u64> {
     let mut tx = conn.begin_with(BEGIN).await?;
-    let orphans = ids(&query(&store.sql().orphans).fetch_all(&mut *tx).await?)?;
+    let rows = query(&store.sql().orphans).fetch_all(&mut *tx).await?;
+    let orphans = rows.iter().map(|row| Ok((row.try_get("id")?, row.try_get("partition_id")?)));
+    let orphans = orphans.collect::<Result<Vec<(i64, i32)>>>()?;
     query(&store.sql().segments).bind(segments(&orphans)).execute(&mut *tx).await?;
     tx.commit().await?;
     Ok(u64::try_from(orphans.len()).unwrap_or_default())
 }
 
-/// Messages, with their partitions.
-fn ids(rows: &[SqliteRow]) -> Result<Vec<(i64, i32)>> {
-    let ids = rows.iter().map(|row| Ok((row.try_get("id")?, row.try_get("partition_id")?)));
-    ids.collect()
+/// Whether there is anything for the sequencer to do.
+pub(super) async fn has_news(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<bool> {
+    Ok(query(&store.sql().news).fetch_one(conn).await?.try_get("is_news")?)
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::{Row, SqliteConnection};
 use tokio::time::Instant;
 
-use super::{SqliteStore, busy::patiently, query};
+use super::{SqliteStore, busy::patiently, tick::has_news};
 use crate::{limits::LONGEST_SILENCE, store::Result, wake::Wake};
 
 /// How often to look while nothing happens: 16 times a second.
@@ -53,9 +53,4 @@ pub(super) async fn listen(store: &SqliteStore, wake: &Wake) -> Result<()> {
 
 async fn changes(conn: &mut SqliteConnection) -> Result<i64> {
     Ok(sqlx::raw_sql("PRAGMA main.data_version").fetch_one(conn).await?.try_get(0)?)
-}
-
-/// Whether there is anything for the sequencer to do.
-async fn has_news(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<bool> {
-    Ok(query(&store.sql().news).fetch_one(conn).await?.try_get("is_news")?)
 }

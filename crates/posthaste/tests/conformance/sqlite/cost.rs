@@ -96,15 +96,12 @@ async fn an_enqueue_is_one_statement_and_a_batch_in_steady_state_is_two() {
     let (settles, acquires, reads) =
         (count_of("tip.goes_on"), count_of("min(tip.attempts"), count_of("AS created_us"));
     let links = usize::try_from(count(&db.pool, "SELECT max(id) FROM posthaste_tick").await).unwrap();
-    let (taken, segments) = (count_of("AS tick_id"), count_of("s.head + s.first"));
-    println!("{settles} settles, {acquires} acquires, {reads} reads, {links} ticks");
-    assert!(settles >= 200, "{settles}");
-    assert_eq!(reads, settles, "a batch is read by one statement, and settled by another");
+    let (looks, ticks) = (count_of("AS tick_id"), count_of("s.head + s.first"));
+    println!("{settles} settles, {acquires} acquires, {reads} reads; {links} ticks, {looks} looks");
+    assert_eq!(settles, 200, "a batch is settled, and the next one read, in one go");
+    assert_eq!(reads, settles + acquires, "nothing is read besides");
     assert!(acquires < settles / 4, "{acquires} acquires for {settles} batches");
-    assert!(
-        links <= 60 && taken == links && segments == links,
-        "{links} ticks, {taken} looks, {segments} writes"
-    );
+    assert!(links <= 60 && ticks == links && looks < 200, "{links} ticks, {ticks} tries, {looks} looks");
     handle.stop().await;
     db.remove().await;
 }
@@ -142,7 +139,7 @@ async fn an_idle_process_reads_little_and_writes_nothing() {
     assert_eq!(changes(&db.pool, &mut conn).await, before, "nothing is written");
     // To find out whether anybody is writing, a tick that finds nothing begins to write, looks again, and goes back: the look is
     // logged, the other two are not.
-    let ticks = containing(&ran, "AS is_news") / 2;
+    let ticks = containing(&ran, "AS is_news");
     let all = ran.len() + 2 * ticks;
     println!(
         "{all} statements in 10 s, {} of them looks at the count of changes",

@@ -38,7 +38,7 @@ async fn g15_a_reader_that_holds_a_snapshot_delays_nothing_and_the_log_shrinks_w
         tokio::time::sleep(millis(20)).await;
     }
     let grown = log_size();
-    assert!(slowest < secs(1), "delivery goes on: {slowest:?}");
+    assert!(slowest < secs(5), "delivery goes on: {slowest:?}");
     assert!(grown > 2 * BOUND, "the test is not severe enough: {grown} bytes");
     let all = i64::try_from(sent).unwrap();
     eventually("all is settled", async || settled(&db.pool).await == all).await;

@@ -1,6 +1,6 @@
 -- Gives messages their seqs: adds segments to their partitions.
 -- ?1 an array of [partition_id, first, last, ids]: places behind the partition's head, from 1
--- Writes: outgoing. In the transaction of a tick, or of a recovery. What is selected is all there before any of it is written, so
+-- Writes: outgoing. In the transaction of a recovery; tick.sql does the same. What is selected is all there before any of it is written, so
 -- several segments of a partition have the same head.
 -- Index: outgoing by its primary key, newest first.
 INSERT INTO {outgoing} (partition_id, first_seq, last_seq, ids)
