@@ -190,7 +190,7 @@ async fn take_back(
     error: OutboxError,
 ) -> OutboxError {
     if !ids.is_empty()
-        && let Err(error) = query(&store.sql().remove_messages).bind(array(ids)).execute(conn).await
+        && let Err(error) = query(&store.sql().vacuum_messages).bind(array(ids)).execute(conn).await
     {
         tracing::debug!(%error, "the transaction is gone, and with it what was enqueued");
     }

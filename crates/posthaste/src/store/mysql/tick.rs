@@ -22,7 +22,7 @@ const LOCKED: [u16; 2] = [3572, 1205];
 
 pub(super) async fn tick(store: &MySqlStore, most: u32) -> Result<Tick> {
     // Most looks find nothing, and cost one read.
-    let anything = store.fetch(|| query(&store.sql().anything)).await?;
+    let anything = store.fetch(|| query(&store.sql().news)).await?;
     let row = anything.first().ok_or(sqlx::Error::RowNotFound)?;
     if row.try_get::<i64, _>("is_pending")? == 0 {
         return Ok(Tick::default());
@@ -61,8 +61,7 @@ async fn take_and_commit(
     conn: &mut MySqlConnection,
     most: u32,
 ) -> Result<Vec<(i64, i32)>> {
-    let (append, pending) =
-        (&store.sql().tick, store.sql().tick_pending.replace("{most}", &most.to_string()));
+    let (append, pending) = (&store.sql().tick, store.sql().take.replace("{most}", &most.to_string()));
     let rows =
         sqlx::raw_sql(AssertSqlSafe(format!("BEGIN; {append}; {pending}"))).fetch_all(&mut *conn).await?;
     let taken = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
@@ -71,9 +70,9 @@ async fn take_and_commit(
         // Another tick was faster.
         return Ok(taken);
     }
-    query(&store.sql().tick_segments).bind(segments(&taken)).execute(&mut *conn).await?;
+    query(&store.sql().segments).bind(segments(&taken)).execute(&mut *conn).await?;
     let ids: Vec<_> = taken.iter().map(|(id, _)| *id).collect();
-    let removed = query(&store.sql().tick_taken).bind(array(&ids)).execute(&mut *conn).await?.rows_affected();
+    let removed = query(&store.sql().taken).bind(array(&ids)).execute(&mut *conn).await?.rows_affected();
     if removed != u64::try_from(taken.len()).unwrap_or(u64::MAX) {
         return Err(OutboxError::Unsuitable(format!(
             "a tick took {} messages, but {removed} of them were pending: is anybody else removing them?",

@@ -107,12 +107,8 @@ async fn bounds(store: &MySqlStore, conn: &mut MySqlConnection, trims: &[Trim]) 
     }
     let trims: Vec<_> =
         trims.iter().map(|t| (t.partition_id, t.first_epoch, t.end_epoch, t.after_seq, t.to_seq)).collect();
-    let rows = query(&store.sql().vacuum_bounds)
-        .bind(json(&trims))
-        .bind(READER)
-        .bind(READER)
-        .fetch_all(conn)
-        .await?;
+    let rows =
+        query(&store.sql().vacuum_look).bind(json(&trims)).bind(READER).bind(READER).fetch_all(conn).await?;
     let bounds = rows.iter().map(|row| {
         Ok(Bounds {
             partition_id: row.try_get("id")?,
@@ -136,7 +132,7 @@ async fn remove_links(store: &MySqlStore, conn: &mut MySqlConnection, bounds: &[
         .flat_map(|b| (b.first_epoch..b.end_epoch).map(move |epoch| (b.partition_id, epoch)))
         .collect();
     if !links.is_empty() {
-        query(&store.sql().vacuum_gone_links).bind(json(&links)).bind(READER).execute(conn).await?;
+        query(&store.sql().vacuum_links).bind(json(&links)).bind(READER).execute(conn).await?;
     }
     Ok(())
 }
@@ -154,7 +150,7 @@ async fn remove_segments(store: &MySqlStore, conn: &mut MySqlConnection, bounds:
     if ranges.is_empty() {
         return Ok(0);
     }
-    let read = store.sql().vacuum_segments.replace("{ranges}", &ranges.join(" OR "));
+    let read = store.sql().vacuum_read.replace("{ranges}", &ranges.join(" OR "));
     let rows = sqlx::raw_sql(AssertSqlSafe(read)).fetch_all(&mut *conn).await?;
     let mut ids: Vec<i64> = Vec::new();
     for row in &rows {
@@ -164,14 +160,14 @@ async fn remove_segments(store: &MySqlStore, conn: &mut MySqlConnection, bounds:
     let mut segments: Vec<_> = pairs(&rows)?.into_iter().filter(|segment| !is_newest(segment)).collect();
     segments.sort_unstable();
     if !segments.is_empty() {
-        query(&store.sql().vacuum_gone_segments).bind(json(&segments)).execute(&mut *conn).await?;
+        query(&store.sql().vacuum_segments).bind(json(&segments)).execute(&mut *conn).await?;
     }
     if ids.is_empty() {
         return Ok(0);
     }
     // In the order of the ids, as everybody else goes.
     ids.sort_unstable();
-    Ok(query(&store.sql().remove_messages).bind(array(&ids)).execute(conn).await?.rows_affected())
+    Ok(query(&store.sql().vacuum_messages).bind(array(&ids)).execute(conn).await?.rows_affected())
 }
 
 /// How many, and the last.
@@ -181,7 +177,7 @@ async fn remove_ticks(
     first: i64,
     most: u32,
 ) -> Result<(u64, Option<i64>)> {
-    let ends = query(&store.sql().vacuum_ticks).bind(first).fetch_one(&mut *conn).await?;
+    let ends = query(&store.sql().vacuum_tick_ends).bind(first).fetch_one(&mut *conn).await?;
     let (oldest, newest): (Option<i64>, Option<i64>) = (ends.try_get("oldest")?, ends.try_get("newest")?);
     let (Some(oldest), Some(newest)) = (oldest, newest) else { return Ok((0, None)) };
     let end = newest.min(oldest + i64::from(most));
@@ -189,7 +185,7 @@ async fn remove_ticks(
         return Ok((0, None));
     }
     let ticks: Vec<_> = (oldest..end).collect();
-    let removed = query(&store.sql().vacuum_gone_ticks).bind(array(&ticks)).execute(conn).await?;
+    let removed = query(&store.sql().vacuum_ticks).bind(array(&ticks)).execute(conn).await?;
     Ok((removed.rows_affected(), Some(end - 1)))
 }
 

@@ -30,7 +30,7 @@ pub(super) async fn listen(store: &MySqlStore, wake: &Wake) -> Result<()> {
     let (mut last_tick, mut changed) = (None, None::<Instant>);
     let mut reconciled = Instant::now();
     loop {
-        let row = answer(query(&store.sql().anything).fetch_one(&mut conn)).await?;
+        let row = answer(query(&store.sql().news).fetch_one(&mut conn)).await?;
         let is_pending = row.try_get::<i64, _>("is_pending")? != 0;
         let tick: Option<i64> = row.try_get("tick")?;
         if is_pending {

@@ -67,12 +67,12 @@ fn locking(newest: &str) -> Vec<(&'static str, String)> {
             ),
         ),
         ("tick", statement(sql!("tick"), &[])),
-        ("tick_taken", statement(sql!("tick_taken"), &["'[2, 3]'"])),
-        ("tick_segments", statement(sql!("tick_segments"), &[r#"'[[1, 1, 2, "[5, 6]"]]'"#])),
-        ("remove_messages", statement(sql!("remove_messages"), &["'[2, 3]'"])),
-        ("vacuum_gone_links", statement(sql!("vacuum_gone_links"), &["'[[1, 1], [1, 2]]'", READER])),
-        ("vacuum_gone_segments", statement(sql!("vacuum_gone_segments"), &["'[[1, 1], [1, 2]]'"])),
-        ("vacuum_gone_ticks", statement(sql!("vacuum_gone_ticks"), &["'[1, 2]'"])),
+        ("taken", statement(sql!("taken"), &["'[2, 3]'"])),
+        ("segments", statement(sql!("segments"), &[r#"'[[1, 1, 2, "[5, 6]"]]'"#])),
+        ("vacuum_messages", statement(sql!("vacuum_messages"), &["'[2, 3]'"])),
+        ("vacuum_links", statement(sql!("vacuum_links"), &["'[[1, 1], [1, 2]]'", READER])),
+        ("vacuum_segments", statement(sql!("vacuum_segments"), &["'[[1, 1], [1, 2]]'"])),
+        ("vacuum_ticks", statement(sql!("vacuum_ticks"), &["'[1, 2]'"])),
         ("bury", statement(sql!("bury"), &["1", "'q'", "0", r#"'[[2, 2, "no", 1]]'"#])),
         ("pend", statement(sql!("pend"), &["'[[100000001, 1]]'"])),
     ]
@@ -81,17 +81,17 @@ fn locking(newest: &str) -> Vec<(&'static str, String)> {
 /// Those that read the tips of chains, or join a list.
 fn reading() -> Vec<(&'static str, String)> {
     vec![
-        ("anything", statement(sql!("anything"), &[])),
+        ("news", statement(sql!("news"), &[])),
         ("head", statement(sql!("head"), &["1"])),
         ("look", statement(sql!("look"), &[OWNER, "1", READER, "1"])),
         ("read", statement(sql!("read"), &["1", "10", "276", "20", "11", "20"])),
-        ("tick_pending", statement(sql!("tick_pending"), &[])),
+        ("take", statement(sql!("take"), &[])),
         ("find_queue", statement(sql!("find_queue"), &["'q'"])),
         ("survey", statement(sql!("survey"), &[READER, "'[[1, -1, 0, 0]]'", READER, READER])),
         ("waiting", statement(sql!("waiting"), &["'[1]'", READER, READER, OWNER])),
-        ("vacuum_bounds", statement(sql!("vacuum_bounds"), &["'[[1, 0, 5, 0, 5]]'", READER, READER])),
-        ("vacuum_segments", statement(sql!("vacuum_segments"), &[])),
-        ("vacuum_ticks", statement(sql!("vacuum_ticks"), &["5"])),
+        ("vacuum_look", statement(sql!("vacuum_look"), &["'[[1, 0, 5, 0, 5]]'", READER, READER])),
+        ("vacuum_read", statement(sql!("vacuum_read"), &[])),
+        ("vacuum_tick_ends", statement(sql!("vacuum_tick_ends"), &["5"])),
         ("enqueued_mysql", statement(sql!("enqueued_mysql"), &["10", "7", "1"])),
         ("lock", statement(sql!("lock"), &[])),
     ]
@@ -189,7 +189,7 @@ async fn no_statement_reads_more_of_large_tables_than_it_needs<S: Family>() {
         // A window of pending is asked for by its size, and a batch is in as many segments as it has messages at most, of
         // which a whole one may be; the others are about one or two rows of each table, and what the server looks up for itself.
         let most = match name {
-            "tick_pending" => 110,
+            "take" => 110,
             "read" => 256 + 10 + 30,
             _ => 100,
         };

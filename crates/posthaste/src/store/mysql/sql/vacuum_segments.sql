@@ -1,5 +1,8 @@
--- The segments that are settled, and the newest of a partition, if all of it is.
--- By the text protocol; {ranges} is for each partition a condition of three numbers of ours: a join with ranges that are not
--- constants would read whole partitions.
--- Reads: outgoing by its primary key, a range for each partition.
-SELECT o.partition_id, o.last_seq, o.ids FROM {outgoing} o FORCE INDEX (PRIMARY) WHERE {ranges}
+-- Removes segments.
+-- ? an array of [partition, last_seq]
+-- Writes: outgoing. Locks: these segments. Index: its primary key, a probe for each segment.
+-- By the table's whole name: an alias to delete from is looked for in the session's database, and there may be none.
+DELETE {outgoing}
+FROM JSON_TABLE(?, '$[*]' COLUMNS (partition_id INT PATH '$[0]', last_seq BIGINT PATH '$[1]')) x
+STRAIGHT_JOIN {outgoing} FORCE INDEX (PRIMARY)
+  ON {outgoing}.partition_id = x.partition_id AND {outgoing}.last_seq = x.last_seq

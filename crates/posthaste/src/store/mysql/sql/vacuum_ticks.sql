@@ -1,4 +1,6 @@
--- The oldest and the newest tick.
--- Reads: tick by its primary key, at either end.
-SELECT (SELECT t.id FROM {tick} t WHERE t.id >= ? ORDER BY t.id LIMIT 1) AS oldest,
-       (SELECT t.id FROM {tick} t ORDER BY t.id DESC LIMIT 1) AS newest
+-- Removes ticks.
+-- ? an array of ids
+-- Writes: tick. Locks: these links. Index: its primary key, a probe for each.
+-- By the table's whole name: an alias to delete from is looked for in the session's database, and there may be none.
+DELETE {tick} FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) x
+STRAIGHT_JOIN {tick} FORCE INDEX (PRIMARY) ON {tick}.id = x.id
