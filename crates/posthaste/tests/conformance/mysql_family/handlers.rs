@@ -329,7 +329,7 @@ async fn ddl_in_a_handler_is_retried_and_said_loudly<S: Family>() {
         all_settled(&db.pool, 1).await;
         handle.stop().await;
         let reasons = reasons(&db.pool).await;
-        assert!(reasons.len() == 1 && reasons[0].contains("has ended"), "{statement}: {reasons:?}");
+        assert!(reasons.len() == 1 && reasons[0].contains("ended the transaction"), "{statement}: {reasons:?}");
         assert_eq!(effects(&db.pool).await, [1], "{statement}");
         Mode::Transactional.assert_effects(&db.pool).await;
         db.remove().await;
@@ -357,7 +357,7 @@ async fn a_handler_that_switches_autocommit_on_is_retried_and_what_it_writes_the
     all_settled(&db.pool, 5).await;
     handle.stop().await;
     let reasons = reasons(&db.pool).await;
-    assert!(reasons.len() == 1 && reasons[0].contains("has ended"), "{reasons:?}");
+    assert!(reasons.len() == 1 && reasons[0].contains("ended the transaction"), "{reasons:?}");
     assert_eq!(effects(&db.pool).await, [1, 2, 3, 4, 5]);
     Mode::Transactional.assert_effects(&db.pool).await;
     db.remove().await;
