@@ -105,6 +105,7 @@ impl<S: Store> Crew<S> {
             channel: terms.channel,
             outage: shared.outage.clone(),
             open: OpenTransactions::default(),
+            busy_since: None,
             last_find: None,
         };
         let post = Post {

@@ -106,7 +106,7 @@ impl OutboxError {
         let Self::Database(error) = self else { return false };
         match error {
             sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut | sqlx::Error::WorkerCrashed => true,
-            sqlx::Error::Database(error) => Failure::of(&**error) != Failure::Lasting,
+            sqlx::Error::Database(error) => Failure::of(&**error).is_retryable(),
             _ => false,
         }
     }
@@ -122,7 +122,7 @@ impl OutboxError {
     /// Whether the connection that this happened on may still be good.
     pub(crate) fn leaves_connection_usable(&self) -> bool {
         match self {
-            Self::Database(sqlx::Error::Database(error)) => Failure::of(&**error) != Failure::Lost,
+            Self::Database(sqlx::Error::Database(error)) => Failure::of(&**error).leaves_connection_usable(),
             Self::Database(
                 sqlx::Error::RowNotFound | sqlx::Error::Decode(_) | sqlx::Error::ColumnDecode { .. },
             ) => true,

@@ -194,11 +194,14 @@ impl<DB: Backend> Outbox<DB> {
                 // In tasks of their own, which are not dropped half-way: a connection that was dropped inside BEGIN would be
                 // given back poisoned, and what was committed would not be told.
                 let (outbox, own, name) = (self.clone(), pool.clone(), queue.to_owned());
+
                 let queue = match self.known(queue) {
                     Some(queue) => queue,
                     None => joined(
-                        tokio::spawn(async move { outbox.queue(&mut *own.acquire().await?, &name).await })
-                            .await,
+                        tokio::spawn(async move {
+                            outbox.queue(&mut *outbox.inner.store.lend(&own).await?, &name).await
+                        })
+                        .await,
                     )?,
                 };
                 let rows = messages.iter().map(|message| row(&queue, message).map(NewMessage::into_owned));
@@ -206,7 +209,7 @@ impl<DB: Backend> Outbox<DB> {
                 let (outbox, pool) = (self.clone(), pool.clone());
                 joined(
                     tokio::spawn(async move {
-                        outbox.enqueue_rows_alone(&mut *pool.acquire().await?, &rows).await
+                        outbox.enqueue_rows_alone(&mut *outbox.inner.store.lend(&pool).await?, &rows).await
                     })
                     .await,
                 )

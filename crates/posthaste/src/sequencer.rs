@@ -27,6 +27,8 @@ const LONG: Duration = Duration::from_millis(LONG_MS);
 const LONG_MS: u64 = 1000;
 /// How long to stay away while another process ticks.
 const BUSY: Duration = Duration::from_millis(5);
+/// From when on that is worth a warning, and how often.
+const BUSY_FOR_LONG: Duration = Duration::from_secs(15);
 
 pub(crate) struct Sequencer<S> {
     pub(crate) store: S,
@@ -37,8 +39,23 @@ pub(crate) struct Sequencer<S> {
     pub(crate) channel: NewsChannel,
     pub(crate) outage: Outage,
     pub(crate) open: OpenTransactions,
+    /// Another process ticks, since then or since that was last said.
+    pub(crate) busy_since: Option<Instant>,
     /// When the last tick that found something began, and how much it found.
     pub(crate) last_find: Option<(Instant, u64)>,
+}
+
+impl<S> Sequencer<S> {
+    /// Another process ticks. If that lasts, somebody should know.
+    fn wait_for_others(&mut self) {
+        let since = *self.busy_since.get_or_insert_with(Instant::now);
+        if since.elapsed() >= BUSY_FOR_LONG {
+            tracing::warn!(
+                "another process has been ticking for {BUSY_FOR_LONG:?}, and nobody else can: is it frozen?"
+            );
+            self.busy_since = Some(Instant::now());
+        }
+    }
 }
 
 impl<S: Store> WorkerAction for Sequencer<S> {
@@ -82,8 +99,10 @@ impl<S: Store> WorkerAction for Sequencer<S> {
                 continue;
             }
             if tick.is_busy {
+                self.wait_for_others();
                 return Ok(Directive::Sleep(BUSY, sequenced));
             }
+            self.busy_since = None;
             self.open.forget(&tick.horizon, began);
             tick.partitions.iter().for_each(|id| self.wake.sequenced(*id));
             sequenced += tick.taken;

@@ -130,7 +130,7 @@ impl<S: Store> Processor<S> {
         let mut handling = None;
         let result = self.work_on(cancel, &mut handling).await;
         if let Some(handling) = handling
-            && let Err(error) = self.shared.store.give_back(handling).await
+            && let Err(error) = self.shared.store.give_back(handling, false).await
         {
             tracing::debug!(%error, "a handler's connection was lost after its use");
         }

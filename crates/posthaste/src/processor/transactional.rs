@@ -121,7 +121,7 @@ impl<S: Store> Processor<S> {
         if let Some(decision) = beside {
             // It may be the only connection there is.
             if let Some(handling) = kept.take() {
-                self.shared.store.give_back(handling).await?;
+                self.shared.store.give_back(handling, false).await?;
             }
             return self.settle(decision).await;
         }
@@ -131,8 +131,8 @@ impl<S: Store> Processor<S> {
         };
         let transacted = match self.transact_on(&mut handling, handler, timeout, leased, turn).await {
             Ok(transacted) => transacted,
-            // What ended this connection has probably ended the idle ones too.
-            Err(error) => return handling.conn.keep_if_usable(Err(error)),
+            // A handler may have used it before, and left something behind.
+            Err(error) => return Err(handling.conn.give_up(error)),
         };
         match transacted {
             Transacted::Settled { settled, is_sound } => {
@@ -144,8 +144,9 @@ impl<S: Store> Processor<S> {
                 if let Err(error) = self.shared.store.end_session(session).await {
                     tracing::warn!(%error, "cannot end the session of a lost transaction: it ends by itself later");
                 }
-                // Closed: nobody knows what its session is like.
-                drop(handling);
+                if let Err(error) = self.shared.store.give_back(handling, true).await {
+                    tracing::debug!(%error, "a handler's connection was lost after its use");
+                }
                 let decision = self.decide(leased, handled, false);
                 self.settle(decision).await
             }

@@ -162,6 +162,16 @@ impl<DB: sqlx::Database> Taken<DB> {
     }
 }
 
+impl<DB: sqlx::Database> Taken<DB> {
+    /// Closes the connection, on which this happened.
+    pub(crate) fn give_up(self, error: OutboxError) -> OutboxError {
+        if !error.leaves_connection_usable() {
+            self.home.lose_idle();
+        }
+        error
+    }
+}
+
 impl<DB: sqlx::Database> Deref for Taken<DB> {
     type Target = DB::Connection;
     fn deref(&self) -> &DB::Connection {

@@ -11,6 +11,18 @@ pub(crate) enum Failure {
     Passing,
     /// The same will fail again.
     Lasting,
+    /// The connection is no good any more, and the same will fail on another one too.
+    Fatal,
+}
+
+impl Failure {
+    pub(crate) const fn is_retryable(self) -> bool {
+        matches!(self, Self::Lost | Self::Passing)
+    }
+
+    pub(crate) const fn leaves_connection_usable(self) -> bool {
+        matches!(self, Self::Passing | Self::Lasting)
+    }
 }
 
 impl Failure {

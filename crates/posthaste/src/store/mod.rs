@@ -18,7 +18,7 @@ pub(crate) mod sqlite;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
-use sqlx::{Pool, Transaction};
+use sqlx::{Pool, Transaction, pool::PoolConnection};
 use uuid::Uuid;
 
 pub use self::tables::Tables;
@@ -383,6 +383,10 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         messages: &[NewMessage<'_>],
     ) -> impl Future<Output = Result<Enqueued>> + Send;
 
+    /// A connection of the caller's pool, for us to enqueue on. Where connections are held for as long as writers wait for each
+    /// other, it takes as long as that may.
+    fn lend(&self, pool: &Pool<Self::Db>) -> impl Future<Output = Result<PoolConnection<Self::Db>>> + Send;
+
     /// A transaction for the caller's own statements, on a connection of this pool; where [`CANCELS_CLEANLY`] says that it can
     /// be dropped at any point. Where writers exclude each other, it waits for its turn.
     ///
@@ -460,8 +464,13 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     /// Ends the session of a transaction that is lost, whatever it is doing; its connection is still open.
     fn end_session(&self, session: Session) -> impl Future<Output = Result<()>> + Send;
 
-    /// Takes a handler's connection back, with no trace of what the handler did to its session.
-    fn give_back(&self, handling: Handling<Self::Db>) -> impl Future<Output = Result<()>> + Send;
+    /// Takes a handler's connection back, with no trace of what the handler did to its session; closes it, if that can be, where
+    /// it `is_lost`: then nobody knows what its session is like.
+    fn give_back(
+        &self,
+        handling: Handling<Self::Db>,
+        is_lost: bool,
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// Which of these partitions have work that nobody but `owner` holds.
     fn waiting(&self, partition_ids: &[i32], owner: Uuid) -> impl Future<Output = Result<Vec<i32>>> + Send;

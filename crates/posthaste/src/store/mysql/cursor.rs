@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use sqlx::{Connection, MySql, MySqlConnection, Row, Transaction, mysql::MySqlRow};
+use sqlx::{Executor, MySql, MySqlConnection, Row, Transaction, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::{DUPLICATE, MySqlStore, number, query, work};
+use super::{DUPLICATE, MySqlStore, REST, begin, number, query, work};
 use crate::{
     OutboxError,
-    limits::SEGMENT,
+    limits::{MAX_REASON, SEGMENT},
     store::{
         Acquired, Claim, Leased, Queue, READER, Result, Settled, Settlement,
         answer::{ANSWER_LIMIT, answer},
@@ -185,13 +185,14 @@ async fn settle_alone(
     if settlement.burials.is_empty() {
         return move_and_bury(store, conn, queue, claim, settlement, next).await;
     }
-    let mut tx = conn.begin().await?;
+    let mut tx = begin(conn).await?;
     let settled = move_and_bury(store, &mut tx, queue, claim, settlement, next).await?;
     if matches!(settled, Settled::Lost) {
         tx.rollback().await?;
     } else {
         tx.commit().await?;
     }
+    conn.execute(REST).await?;
     Ok(settled)
 }
 
@@ -249,27 +250,25 @@ async fn move_and_bury(
     if !move_cursor(store, conn, claim, settlement, matches!(next, Settled::Next(_))).await? {
         return Ok(Settled::Lost);
     }
-    let burials = &settlement.burials;
-    if burials.is_empty() {
-        return Ok(next);
+    // As JSON, a reason takes up to six times its length.
+    let most = store.shared.max_packet / (6 * MAX_REASON + 128);
+    for burials in settlement.burials.chunks(most.max(1)) {
+        let rows: Vec<_> = burials.iter().map(|b| (b.id, b.seq, &b.reason, count(b.attempts))).collect();
+        let bury = query(&store.sql().bury)
+            .bind(claim.partition_id)
+            .bind(queue.name.to_string())
+            .bind(queue.number_of(claim.partition_id))
+            .bind(json(&rows).into_bytes());
+        let buried = bury.execute(&mut *conn).await?.rows_affected();
+        if buried != u64::try_from(burials.len()).unwrap_or(u64::MAX) {
+            return Err(OutboxError::Unsuitable(format!(
+                "queue {:?}: {} messages were rejected, but {buried} of them are there",
+                queue.name,
+                burials.len()
+            )));
+        }
     }
-    let rows: Vec<_> = burials.iter().map(|b| (b.id, b.seq, &b.reason, count(b.attempts))).collect();
-    let buried = query(&store.sql().bury)
-        .bind(claim.partition_id)
-        .bind(queue.name.to_string())
-        .bind(queue.number_of(claim.partition_id))
-        .bind(json(&rows).into_bytes())
-        .execute(conn)
-        .await?
-        .rows_affected();
-    if buried == u64::try_from(burials.len()).unwrap_or(u64::MAX) {
-        return Ok(next);
-    }
-    Err(OutboxError::Unsuitable(format!(
-        "queue {:?}: {} messages were rejected, but {buried} of them are there",
-        queue.name,
-        burials.len()
-    )))
+    Ok(next)
 }
 
 /// Appends the link that moves the cursor; false if the lease was taken over.

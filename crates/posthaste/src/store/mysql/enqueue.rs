@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row, mysql::MySqlRow};
 use uuid::Uuid;
 
-use super::{MySqlStore, Tries, number, query, work};
+use super::{MySqlStore, NO_SAVEPOINT, Tries, number, query, work};
 use crate::{
     OutboxError, Partitions,
     store::{
@@ -19,9 +19,8 @@ use crate::{
 const OVERHEAD: usize = 128;
 /// The most messages in one statement.
 const MOST: usize = 50_000;
-
-/// There is no savepoint of that name.
-const NO_SAVEPOINT: u16 = 1305;
+/// How many are taken back at once.
+const TAKEN_BACK: usize = 10_000;
 
 pub(super) async fn register_queue(store: &MySqlStore, name: &str, partitions: Partitions) -> Result<Queue> {
     let count = partitions.count();
@@ -160,41 +159,44 @@ async fn write(
     let (mut rest, mut ids) = (messages, Vec::with_capacity(messages.len()));
     while !rest.is_empty() {
         let chunk = chunk(&mut rest, store.shared.max_packet);
-        let written = match write_chunk(store, conn, chunk).await {
-            Ok(written) if written.len() == chunk.len() => Ok(written),
-            Ok(written) => Err(OutboxError::Unsuitable(format!(
-                "the server gave {} ids for {} messages",
-                written.len(),
-                chunk.len()
-            ))),
-            Err(error) => Err(error),
-        };
-        match written {
-            Ok(written) => ids.extend(written),
-            Err(error) => return Err(take_back(store, conn, &ids, error).await),
+        if let Err(error) = write_and_pend(store, conn, chunk, &mut ids).await {
+            take_back(store, conn, &ids).await;
+            return Err(error);
         }
-    }
-    let pending: Vec<_> = ids.iter().zip(messages).map(|(id, message)| (*id, message.partition_id)).collect();
-    if let Err(error) = query(&store.sql().pend).bind(json(&pending)).execute(&mut *conn).await {
-        return Err(take_back(store, conn, &ids, error.into()).await);
     }
     let last = ids.last().copied().unwrap_or_default();
     Ok(Enqueued { ids, ticket: Ticket(last.cast_unsigned()) })
 }
 
-/// A message that is not pending would never be delivered: it must not be there at all.
-async fn take_back(
+async fn write_and_pend(
     store: &MySqlStore,
     conn: &mut MySqlConnection,
-    ids: &[i64],
-    error: OutboxError,
-) -> OutboxError {
-    if !ids.is_empty()
-        && let Err(error) = query(&store.sql().vacuum_messages).bind(array(ids)).execute(conn).await
-    {
-        tracing::debug!(%error, "the transaction is gone, and with it what was enqueued");
+    messages: &[NewMessage<'_>],
+    ids: &mut Vec<i64>,
+) -> Result<()> {
+    let written = write_chunk(store, conn, messages).await?;
+    ids.extend_from_slice(&written);
+    if written.len() != messages.len() {
+        return Err(OutboxError::Unsuitable(format!(
+            "the server gave {} ids for {} messages",
+            written.len(),
+            messages.len()
+        )));
     }
-    error
+    let pending: Vec<_> =
+        written.iter().zip(messages).map(|(id, message)| (*id, message.partition_id)).collect();
+    query(&store.sql().pend).bind(json(&pending)).execute(conn).await?;
+    Ok(())
+}
+
+/// A message that is not pending would not be delivered: it must not be there at all.
+async fn take_back(store: &MySqlStore, conn: &mut MySqlConnection, ids: &[i64]) {
+    for ids in ids.chunks(TAKEN_BACK) {
+        if let Err(error) = query(&store.sql().vacuum_messages).bind(array(ids)).execute(&mut *conn).await {
+            tracing::warn!(%error, "cannot take back what was enqueued: if the transaction is still there, roll it back");
+            return;
+        }
+    }
 }
 
 async fn write_chunk(

@@ -19,6 +19,7 @@ use std::{sync::Arc, time::Duration};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, MySql, MySqlConnection, Pool, Transaction,
     mysql::{MySqlArguments, MySqlConnectOptions, MySqlDatabaseError, MySqlRow},
+    pool::PoolConnection,
     query::Query,
 };
 use uuid::Uuid;
@@ -45,6 +46,12 @@ impl Backend for MySql {
 const SESSION: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION TRANSACTION READ WRITE; \
      SET SESSION autocommit = 1, innodb_lock_wait_timeout = 5, wait_timeout = 600, sql_safe_updates = 0, \
      sql_select_limit = DEFAULT, sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'";
+
+/// How our transactions of more than one statement begin: what they have locked, others wait for, so a process that falls silent in
+/// the middle, frozen or cut off, does not keep it for long.
+const BEGIN: &str = "SET SESSION wait_timeout = 3; START TRANSACTION";
+/// What follows their end: an idle connection may stay.
+const REST: &str = "SET SESSION wait_timeout = 600";
 
 /// How often a verb is tried again while others are in the way.
 const TRIES: u32 = 10;
@@ -74,6 +81,10 @@ use work;
 
 /// A unique key is taken.
 const DUPLICATE: u16 = 1062;
+/// There is no savepoint of that name: the transaction in which it was set has ended, or there was none.
+const NO_SAVEPOINT: u16 = 1305;
+/// A lock that is not waited for is taken; MariaDB calls it a wait that took too long.
+const LOCKED: [u16; 2] = [3572, 1205];
 
 #[derive(Clone)]
 pub struct MySqlStore {
@@ -176,6 +187,16 @@ impl Tries {
     }
 }
 
+/// Begins one of our transactions.
+async fn begin(conn: &mut MySqlConnection) -> Result<Transaction<'_, MySql>> {
+    Ok(conn.begin_with(BEGIN).await?)
+}
+
+/// Whether this says that somebody else has a lock, which was not waited for.
+fn is_locked(error: &OutboxError) -> bool {
+    matches!(error, OutboxError::Database(error) if number(error).is_some_and(|number| LOCKED.contains(&number)))
+}
+
 /// The number that the server gives an error.
 fn number(error: &sqlx::Error) -> Option<u16> {
     match error {
@@ -191,10 +212,12 @@ pub(super) fn failure(error: &MySqlDatabaseError) -> Failure {
     match error.number() {
         // A server that goes down or is read-only by now, a session that was killed or silent for too long, a connection
         // that broke in the middle of a packet.
-        1053 | 1077..=1080 | 1152..=1161 | 1184 | 1290 | 1792 | 1836 | 1927 | 3169 | 4031 => Failure::Lost,
-        // Deadlocks, locks that took too long, a record that changed meanwhile, a statement that was killed, a definition
-        // that changed, out of connections, a cluster that is not ready.
-        1020 | 1040 | 1047 | 1203 | 1205 | 1213 | 1317 | 1412 | 1615 | 3572 => Failure::Passing,
+        1053 | 1077..=1080 | 1152 | 1154..=1161 | 1184 | 1290 | 1836 | 1927 | 3169 | 4031 => Failure::Lost,
+        // Deadlocks, also as a cluster's commit calls them, locks that took too long, a record that changed meanwhile, a
+        // statement that was killed, a definition that changed, out of connections, a cluster that is not ready.
+        1020 | 1040 | 1047 | 1203 | 1205 | 1213 | 1317 | 1412 | 1615 | 3101 | 3572 => Failure::Passing,
+        // A packet that is too large.
+        1153 => Failure::Fatal,
         _ => Failure::Lasting,
     }
 }
@@ -250,6 +273,10 @@ impl Store for MySqlStore {
 
     async fn enqueue(&self, conn: &mut MySqlConnection, messages: &[NewMessage<'_>]) -> Result<Enqueued> {
         enqueue::enqueue(self, conn, messages).await
+    }
+
+    async fn lend(&self, pool: &Pool<MySql>) -> Result<PoolConnection<MySql>> {
+        Ok(pool.acquire().await?)
     }
 
     async fn begin_for_caller(&self, pool: &Pool<MySql>) -> Result<Transaction<'static, MySql>> {
@@ -322,8 +349,8 @@ impl Store for MySqlStore {
         transaction::end_session(self, session).await
     }
 
-    async fn give_back(&self, handling: Handling<MySql>) -> Result<()> {
-        transaction::give_back(handling)
+    async fn give_back(&self, handling: Handling<MySql>, is_lost: bool) -> Result<()> {
+        if is_lost { Ok(()) } else { transaction::give_back(handling) }
     }
 
     async fn waiting(&self, partition_ids: &[i32], owner: Uuid) -> Result<Vec<i32>> {

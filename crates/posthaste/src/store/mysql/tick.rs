@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row};
+use sqlx::{AssertSqlSafe, Executor, MySqlConnection, Row};
 
-use super::{MySqlStore, number, query, work};
+use super::{BEGIN, MySqlStore, REST, begin, is_locked, query, work};
 use crate::{
     OutboxError,
     store::{
@@ -17,8 +17,6 @@ use crate::{
 const TICK_LIMIT: Duration = Duration::from_secs(120);
 /// The most messages that one tick takes, whatever the tuning says: the ids travel as one text.
 const MOST: u32 = 50_000;
-/// A lock that is not waited for is taken; MariaDB calls it a wait that took too long.
-const LOCKED: [u16; 2] = [3572, 1205];
 
 pub(super) async fn tick(store: &MySqlStore, most: u32) -> Result<Tick> {
     // Most looks find nothing, and cost one read.
@@ -44,14 +42,10 @@ pub(super) async fn tick(store: &MySqlStore, most: u32) -> Result<Tick> {
 async fn take(store: &MySqlStore, conn: &mut MySqlConnection, most: u32) -> Result<Option<Vec<(i64, i32)>>> {
     let taken = take_and_commit(store, conn, most).await;
     if !taken.as_ref().is_ok_and(|taken| !taken.is_empty()) {
-        conn.execute("ROLLBACK").await?;
+        sqlx::raw_sql(AssertSqlSafe(format!("ROLLBACK; {REST}"))).execute(conn).await?;
     }
     match taken {
-        Err(OutboxError::Database(error))
-            if number(&error).is_some_and(|number| LOCKED.contains(&number)) =>
-        {
-            Ok(None)
-        }
+        Err(error) if is_locked(&error) => Ok(None),
         taken => taken.map(Some),
     }
 }
@@ -63,7 +57,7 @@ async fn take_and_commit(
 ) -> Result<Vec<(i64, i32)>> {
     let (append, pending) = (&store.sql().tick, store.sql().take.replace("{most}", &most.to_string()));
     let rows =
-        sqlx::raw_sql(AssertSqlSafe(format!("BEGIN; {append}; {pending}"))).fetch_all(&mut *conn).await?;
+        sqlx::raw_sql(AssertSqlSafe(format!("{BEGIN}; {append}; {pending}"))).fetch_all(&mut *conn).await?;
     let taken = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
     let taken = taken.collect::<Result<Vec<(i64, i32)>, sqlx::Error>>()?;
     if taken.is_empty() {
@@ -79,7 +73,7 @@ async fn take_and_commit(
             taken.len()
         )));
     }
-    conn.execute("COMMIT").await?;
+    sqlx::raw_sql(AssertSqlSafe(format!("COMMIT; {REST}"))).execute(conn).await?;
     Ok(taken)
 }
 
@@ -88,10 +82,11 @@ pub(super) async fn recover(store: &MySqlStore) -> Result<u64> {
 }
 
 async fn recover_and_commit(store: &MySqlStore, conn: &mut MySqlConnection) -> Result<u64> {
-    let mut tx = conn.begin().await?;
+    let mut tx = begin(conn).await?;
     // Nobody ticks meanwhile: what is pending stays so, and what is in no segment too.
     query(&store.sql().tick).execute(&mut *tx).await?;
     let recovered = query(&store.sql().recover).execute(&mut *tx).await?.rows_affected();
     tx.commit().await?;
+    conn.execute(REST).await?;
     Ok(recovered)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, MySql, MySqlConnection, Row};
 
-use super::{MySqlStore, cursor::owner, number, statements::NOW, work};
+use super::{MySqlStore, NO_SAVEPOINT, cursor::owner, number, statements::NOW, work};
 use crate::store::{
     Begun, Claim, Handling, Kept, READER, Result, Session,
     answer::{ANSWER_LIMIT, answer},
@@ -17,8 +17,6 @@ use crate::store::{
 /// How much longer than its handler a session may stay silent: then its process is frozen, or gone.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// There is no savepoint of that name: the transaction in which it was set has ended.
-const NO_SAVEPOINT: u16 = 1305;
 /// There is no such session any more.
 const NO_SESSION: u16 = 1094;
 

@@ -2,21 +2,16 @@
 
 use std::time::Duration;
 
-use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row, mysql::MySqlRow};
+use sqlx::{AssertSqlSafe, Executor, MySqlConnection, Row, mysql::MySqlRow};
 
-use super::{MySqlStore, number, query, work};
-use crate::{
-    OutboxError,
-    store::{
-        READER, Remains, Removed, Result, Surveyed, Suspects, Trim, Trimmed,
-        segments::{array, json},
-    },
+use super::{MySqlStore, REST, begin, is_locked, query, work};
+use crate::store::{
+    READER, Remains, Removed, Result, Surveyed, Suspects, Trim, Trimmed,
+    segments::{array, json},
 };
 
 /// How long a chunk may take: index probes for each row, on a server that is busy with other things.
 const CHUNK_LIMIT: Duration = Duration::from_secs(120);
-/// A lock that is not waited for is taken; MariaDB calls it a wait that took too long.
-const LOCKED: [u16; 2] = [3572, 1205];
 /// How many messages are looked at in one go for such as nobody will deliver.
 const WINDOW: i64 = 100;
 /// How old they must be, in seconds: what is settled is removed sooner.
@@ -60,17 +55,17 @@ async fn remove_and_commit(
     first_tick: i64,
     most_ticks: u32,
 ) -> Result<Option<Removed>> {
-    let mut tx = conn.begin().await?;
+    let mut tx = begin(conn).await?;
     let removed = match remove(store, &mut tx, trims, first_tick, most_ticks).await {
-        Err(OutboxError::Database(error))
-            if number(&error).is_some_and(|number| LOCKED.contains(&number)) =>
-        {
+        Err(error) if is_locked(&error) => {
             tx.rollback().await?;
+            conn.execute(REST).await?;
             return Ok(None);
         }
         removed => removed?,
     };
     tx.commit().await?;
+    conn.execute(REST).await?;
     Ok(Some(removed))
 }
 

@@ -16,6 +16,7 @@ use std::{
 
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, PgConnection, Pool, Postgres, Transaction,
+    pool::PoolConnection,
     postgres::{PgArguments, PgConnectOptions, PgDatabaseError, PgRow},
     query::Query,
 };
@@ -266,6 +267,10 @@ impl Store for PostgresStore {
         enqueue::enqueue(self, conn, messages).await
     }
 
+    async fn lend(&self, pool: &Pool<Postgres>) -> Result<PoolConnection<Postgres>> {
+        Ok(pool.acquire().await?)
+    }
+
     async fn begin_for_caller(&self, pool: &Pool<Postgres>) -> Result<Transaction<'static, Postgres>> {
         Ok(pool.begin().await?)
     }
@@ -332,8 +337,8 @@ impl Store for PostgresStore {
         transaction::end_session(self, session).await
     }
 
-    async fn give_back(&self, handling: Handling<Postgres>) -> Result<()> {
-        transaction::give_back(self, handling).await
+    async fn give_back(&self, handling: Handling<Postgres>, is_lost: bool) -> Result<()> {
+        if is_lost { Ok(()) } else { transaction::give_back(self, handling).await }
     }
 
     async fn waiting(&self, partition_ids: &[i32], owner: Uuid) -> Result<Vec<i32>> {

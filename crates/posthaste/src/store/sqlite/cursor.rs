@@ -16,6 +16,9 @@ use crate::store::{
     segments::json,
 };
 
+/// How long whoever takes over a lease waits for its holder, once the holder could settle.
+const COURTESY: Duration = Duration::from_millis(100);
+
 /// The newest link of a partition's cursor.
 pub(super) struct Tip {
     pub(super) epoch: i64,
@@ -58,6 +61,9 @@ pub(super) async fn acquire(store: &SqliteStore, queue: &Queue, claim: &Claim) -
     if !tip.is_free {
         return Ok(Acquired::Held(tip.left));
     }
+    if tip.is_owned && !tip.is_mine {
+        let_the_holder_settle(store).await?;
+    }
     // Whoever had the lease died with it: the one message that may have killed it comes alone.
     let most = if tip.is_owned { 1 } else { size(claim.batch_size) };
     let rows = writing!(store, Kind::Quick, conn => async {
@@ -77,6 +83,14 @@ pub(super) async fn acquire(store: &SqliteStore, queue: &Queue, claim: &Claim) -
         Ok(leased) => Ok(Acquired::Batch(leased)),
         Err((epoch, seq)) => Err(incomplete(queue, claim, seq, is_mine(store, claim, epoch).await)),
     }
+}
+
+/// A lease that ran out may be that of somebody who is done, and waits for its turn to settle, which a handler's transaction has
+/// had all the time. Once nobody has it, the holder has a moment to come first.
+async fn let_the_holder_settle(store: &SqliteStore) -> Result<()> {
+    writing!(store, Kind::Quick, conn => async { Ok(conn.begin_with(BEGIN).await?.rollback().await?) })?;
+    tokio::time::sleep(COURTESY).await;
+    Ok(())
 }
 
 /// What was appended, if anything, and the messages behind it in their order.

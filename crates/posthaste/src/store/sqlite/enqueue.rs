@@ -6,7 +6,7 @@ use sqlx::{Connection, Pool, Row, SqlSafeStr, Sqlite, SqliteConnection, Transact
 
 use super::{
     BEGIN, SqliteStore,
-    busy::{Kind, patiently, reading, writing},
+    busy::{BUSY_LIMIT, Kind, patiently, reading, writing},
     query,
 };
 use crate::{
@@ -101,8 +101,20 @@ pub(super) async fn enqueue_alone(
     conn: &mut SqliteConnection,
     messages: &[NewMessage<'_>],
 ) -> Result<Enqueued> {
-    let _turn = store.turn().await;
-    patiently!(enqueue(store, conn, messages))
+    in_time(async {
+        let _turn = store.turn().await;
+        patiently!(enqueue(store, conn, messages))
+    })
+    .await
+}
+
+/// What takes longer than others may be in the way has failed: while it waits for its turn, or, in memory, for a lock that SQLite
+/// itself waits for.
+async fn in_time<T>(done: impl Future<Output = Result<T>>) -> Result<T> {
+    tokio::time::timeout(BUSY_LIMIT, done).await.unwrap_or_else(|_| {
+        let why = "another writer was in the way for 30 s: does the caller have a transaction open that has written? Then enqueue in it";
+        Err(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, why)).into())
+    })
 }
 
 /// Begins to write at once, and waits until it may: then nothing in the transaction has to. The connection comes first, then
@@ -111,11 +123,14 @@ pub(super) async fn begin_for_caller(
     store: &SqliteStore,
     pool: &Pool<Sqlite>,
 ) -> Result<Transaction<'static, Sqlite>> {
-    patiently!(async {
-        let conn = pool.acquire().await?;
-        let _turn = store.turn().await;
-        Ok(Transaction::begin(conn, Some(BEGIN.into_sql_str())).await?)
+    in_time(async {
+        patiently!(async {
+            let conn = pool.acquire().await?;
+            let _turn = store.turn().await;
+            Ok(Transaction::begin(conn, Some(BEGIN.into_sql_str())).await?)
+        })
     })
+    .await
 }
 
 fn is_one_chunk(messages: &[NewMessage<'_>]) -> bool {

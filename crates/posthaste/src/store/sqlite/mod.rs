@@ -18,6 +18,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Pool, Row, Sqlite, SqliteConnection, Transaction,
+    pool::PoolConnection,
     query::Query,
     sqlite::{SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
@@ -257,6 +258,10 @@ impl Store for SqliteStore {
         enqueue::enqueue(self, conn, messages).await
     }
 
+    async fn lend(&self, pool: &Pool<Sqlite>) -> Result<PoolConnection<Sqlite>> {
+        patiently!(async { Ok(pool.acquire().await?) })
+    }
+
     async fn begin_for_caller(&self, pool: &Pool<Sqlite>) -> Result<Transaction<'static, Sqlite>> {
         enqueue::begin_for_caller(self, pool).await
     }
@@ -328,7 +333,7 @@ impl Store for SqliteStore {
         Ok(())
     }
 
-    async fn give_back(&self, handling: Handling<Sqlite>) -> Result<()> {
+    async fn give_back(&self, handling: Handling<Sqlite>, _is_lost: bool) -> Result<()> {
         transaction::give_back(self, handling).await
     }
 

@@ -175,6 +175,7 @@ async fn renew(store: &SqliteStore, handling: &mut Handling<Sqlite>) -> Result<(
 /// Takes away what can be of what a handler may have left behind, on a connection that is the caller's. Settings stay.
 async fn forget(conn: &mut SqliteConnection) -> Result<()> {
     conn.lock_handle().await?.remove_progress_handler();
+    sqlx::raw_sql(UNSET).execute(&mut *conn).await?;
     let left = "SELECT 'DROP ' || type || ' IF EXISTS temp.' || format('\"%w\"', name) FROM temp.sqlite_schema
                 WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\'
                 UNION ALL

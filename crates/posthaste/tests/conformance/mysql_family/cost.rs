@@ -290,7 +290,7 @@ async fn assert_transactional_cost<S: Family>(mode: Mode, calls_a_batch: i64) {
     assert_eq!(counter.of("the handler's"), BATCHES * calls_a_batch + 1);
     assert_eq!(counter.of("keep"), BATCHES * calls_a_batch + 1, "one for each call of the handler");
     assert_eq!(counter.of("settle"), BATCHES + 1, "settlements");
-        // By the settlement before; or, if that was the last of a slice, by the acquire that follows it.
+    // By the settlement before; or, if that was the last of a slice, by the acquire that follows it.
     assert_eq!(counter.of("read"), BATCHES + 1, "reads of the next batch");
     // Ticks and vacuum commit too.
     let commits = counter.of("commit");

@@ -329,7 +329,10 @@ async fn ddl_in_a_handler_is_retried_and_said_loudly<S: Family>() {
         all_settled(&db.pool, 1).await;
         handle.stop().await;
         let reasons = reasons(&db.pool).await;
-        assert!(reasons.len() == 1 && reasons[0].contains("ended the transaction"), "{statement}: {reasons:?}");
+        assert!(
+            reasons.len() == 1 && reasons[0].contains("ended the transaction"),
+            "{statement}: {reasons:?}"
+        );
         assert_eq!(effects(&db.pool).await, [1], "{statement}");
         Mode::Transactional.assert_effects(&db.pool).await;
         db.remove().await;

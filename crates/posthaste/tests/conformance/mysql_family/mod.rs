@@ -13,6 +13,7 @@ mod plans;
 mod processes;
 mod refused_commits;
 mod schema;
+mod silence;
 mod wire;
 
 use std::hash::{BuildHasher, RandomState};

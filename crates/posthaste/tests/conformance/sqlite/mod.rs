@@ -4,6 +4,7 @@ mod busy;
 mod cost;
 mod log;
 mod memory;
+mod patience;
 mod pipeline;
 mod processes;
 mod schema;

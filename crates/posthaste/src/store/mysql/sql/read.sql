@@ -10,6 +10,6 @@ SELECT CAST(o.first_seq + u.n - 1 AS SIGNED) AS seq, i.id, CONVERT(i.`key` USING
        i.created_at AS created_us
 FROM {outgoing} o
 STRAIGHT_JOIN JSON_TABLE(o.ids, '$[*]' COLUMNS (n FOR ORDINALITY, id BIGINT PATH '$')) u
-LEFT JOIN {incoming} i ON i.id = u.id
+LEFT JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = u.id
 WHERE o.partition_id = ? AND o.last_seq > ? AND o.last_seq < ? AND o.first_seq <= ?
   AND o.first_seq + u.n - 1 BETWEEN ? AND ?

@@ -7,4 +7,5 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (id BIGINT PATH '$')) x
 STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = x.id
 WHERE NOT EXISTS (SELECT 1 FROM {pending} p WHERE p.id = i.id)
   AND NOT EXISTS (SELECT 1 FROM {outgoing} o
-                  WHERE o.partition_id = i.partition_id AND JSON_CONTAINS(o.ids, CAST(i.id AS CHAR)))
+                  WHERE o.partition_id = i.partition_id AND LOCATE(i.id, o.ids) > 0
+                    AND JSON_CONTAINS(o.ids, CAST(i.id AS CHAR)))
