@@ -188,7 +188,7 @@ impl<DB: Backend> Outbox<DB> {
         match target {
             Target::Connection(conn) => {
                 let rows = self.rows(conn, queue, messages).await?;
-                self.enqueue_rows(conn, &rows).await
+                self.enqueue_rows(conn, &rows, false).await
             }
             Target::Pool(pool) => {
                 // In tasks of their own, which are not dropped half-way: a connection that was dropped inside BEGIN would be
@@ -209,7 +209,7 @@ impl<DB: Backend> Outbox<DB> {
                 let (outbox, pool) = (self.clone(), pool.clone());
                 joined(
                     tokio::spawn(async move {
-                        outbox.enqueue_rows_alone(&mut *outbox.inner.store.lend(&pool).await?, &rows).await
+                        outbox.enqueue_rows(&mut *outbox.inner.store.lend(&pool).await?, &rows, true).await
                     })
                     .await,
                 )
@@ -228,31 +228,21 @@ impl<DB: Backend> Outbox<DB> {
         messages.iter().map(|message| row(&queue, message)).collect()
     }
 
+    /// Writes them: in the transaction that the connection is in, or else `alone`.
     async fn enqueue_rows(
         &self,
         conn: &mut DB::Connection,
         rows: &[NewMessage<'_>],
+        alone: bool,
     ) -> Result<Vec<OutboxMessageId>, OutboxError> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(self.enqueued(self.inner.store.enqueue(conn, rows).await?))
-    }
-
-    async fn enqueue_rows_alone(
-        &self,
-        conn: &mut DB::Connection,
-        rows: &[NewMessage<'_>],
-    ) -> Result<Vec<OutboxMessageId>, OutboxError> {
-        if rows.is_empty() {
-            return Ok(Vec::new());
-        }
-        Ok(self.enqueued(self.inner.store.enqueue_alone(conn, rows).await?))
-    }
-
-    fn enqueued(&self, Enqueued { ids, ticket }: Enqueued) -> Vec<OutboxMessageId> {
+        let store = &self.inner.store;
+        let Enqueued { ids, ticket } =
+            if alone { store.enqueue_alone(conn, rows).await? } else { store.enqueue(conn, rows).await? };
         self.inner.bell.enqueued(ticket);
-        ids.into_iter().map(OutboxMessageId).collect()
+        Ok(ids.into_iter().map(OutboxMessageId).collect())
     }
 
     fn known(&self, name: &str) -> Option<Arc<Queue>> {

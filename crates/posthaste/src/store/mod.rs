@@ -4,6 +4,7 @@ mod answer;
 mod batch;
 mod connections;
 mod failure;
+mod remains;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod segments;
 mod statements;
@@ -50,6 +51,21 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
+    /// A queue of these partitions; none if it has none, since then nobody has registered it.
+    fn of(name: &str, partition_ids: Vec<i32>) -> Option<Self> {
+        (!partition_ids.is_empty()).then(|| Self { name: Arc::from(name), partition_ids })
+    }
+
+    /// What was found after it was registered, if it has as many partitions as it should.
+    fn registered(found: Option<Self>, name: &str, partitions: Partitions) -> Result<Self> {
+        let queue = found.ok_or_else(|| OutboxError::QueueNotRegistered(name.to_owned()))?;
+        let (expected, found) = (partitions.count(), queue.count());
+        if found == expected {
+            return Ok(queue);
+        }
+        Err(OutboxError::PartitionCountMismatch { queue: name.to_owned(), expected, found })
+    }
+
     pub(crate) fn count(&self) -> u32 {
         u32::try_from(self.partition_ids.len()).unwrap_or(u32::MAX)
     }

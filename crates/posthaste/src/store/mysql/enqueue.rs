@@ -1,7 +1,5 @@
 //! What goes in: queues and messages.
 
-use std::sync::Arc;
-
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row, mysql::MySqlRow};
 use uuid::Uuid;
 
@@ -30,12 +28,7 @@ pub(super) async fn register_queue(store: &MySqlStore, name: &str, partitions: P
         work!(store, ANSWER_LIMIT, |conn| add_queue(store, conn, name, count))?;
         found = queue_of(name, &store.fetch(find).await?)?;
     }
-    let queue = found.ok_or_else(|| OutboxError::QueueNotRegistered(name.to_owned()))?;
-    if queue.count() == count {
-        return Ok(queue);
-    }
-    let (expected, found) = (count, queue.count());
-    Err(OutboxError::PartitionCountMismatch { queue: name.to_owned(), expected, found })
+    Queue::registered(found, name, partitions)
 }
 
 async fn add_queue(store: &MySqlStore, conn: &mut MySqlConnection, name: &str, count: u32) -> Result<()> {
@@ -58,11 +51,7 @@ pub(super) async fn find_queue(
 }
 
 fn queue_of(name: &str, rows: &[MySqlRow]) -> Result<Option<Queue>> {
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    let partition_ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    Ok(Some(Queue { name: Arc::from(name), partition_ids }))
+    Ok(Queue::of(name, rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?))
 }
 
 /// In the caller's transaction; or in one of its own, if the connection is in none.

@@ -6,7 +6,8 @@ use sqlx::{AssertSqlSafe, Executor, MySqlConnection, Row, mysql::MySqlRow};
 
 use super::{MySqlStore, REST, begin, is_locked, query, work};
 use crate::store::{
-    READER, Remains, Removed, Result, Surveyed, Suspects, Trim, Trimmed,
+    READER, Removed, Result, Surveyed, Suspects, Trim, Trimmed,
+    remains::remains,
     segments::{array, json},
 };
 
@@ -23,20 +24,7 @@ pub(super) async fn survey(store: &MySqlStore, known: &[Trimmed]) -> Result<Surv
     let known = json(&known);
     let statement = || query(&store.sql().survey).bind(READER).bind(known.clone()).bind(READER).bind(READER);
     let rows = store.fetch(statement).await?;
-    let remains = rows.iter().map(|row| {
-        let newest_epoch = row.try_get("epoch")?;
-        let head_seq = row.try_get("head")?;
-        Ok(Remains {
-            partition_id: row.try_get("id")?,
-            first_epoch: row.try_get::<Option<i64>, _>("first_epoch")?.unwrap_or(newest_epoch),
-            newest_epoch,
-            first_seq: row.try_get::<Option<i64>, _>("first_seq")?.unwrap_or(head_seq + 1),
-            settled_seq: row.try_get("processed_seq")?,
-            head_seq,
-        })
-    });
-    let remains = remains.collect::<Result<_, sqlx::Error>>()?;
-    Ok(Surveyed { remains, server: Some(store.shared.connections.losses()) })
+    Ok(Surveyed { remains: remains(&rows)?, server: Some(store.shared.connections.losses()) })
 }
 
 pub(super) async fn vacuum(

@@ -1,12 +1,10 @@
 //! What goes in: queues and messages.
 
-use std::sync::Arc;
-
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, postgres::PgRow};
 
 use super::{PostgresStore, query};
 use crate::{
-    OutboxError, Partitions,
+    Partitions,
     store::{Enqueued, NewMessage, Queue, READER, Result, Ticket},
 };
 
@@ -18,12 +16,7 @@ pub(super) async fn register_queue(
     let count = i32::try_from(partitions.count()).unwrap_or(i32::MAX);
     store.fetch(query(&store.sql().register_queue).bind(name).bind(count).bind(READER)).await?;
     let rows = store.fetch(query(&store.sql().find_queue).bind(name)).await?;
-    let queue = queue_of(name, &rows)?.ok_or_else(|| OutboxError::QueueNotRegistered(name.to_owned()))?;
-    if queue.count() == partitions.count() {
-        return Ok(queue);
-    }
-    let (expected, found) = (partitions.count(), queue.count());
-    Err(OutboxError::PartitionCountMismatch { queue: name.to_owned(), expected, found })
+    Queue::registered(queue_of(name, &rows)?, name, partitions)
 }
 
 pub(super) async fn find_queue(
@@ -41,11 +34,7 @@ pub(super) async fn find_queue(
 }
 
 fn queue_of(name: &str, rows: &[PgRow]) -> Result<Option<Queue>> {
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    let partition_ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    Ok(Some(Queue { name: Arc::from(name), partition_ids }))
+    Ok(Queue::of(name, rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?))
 }
 
 /// The most bytes of payload and headers in one statement: far from the gigabyte that a parameter can have.

@@ -7,7 +7,7 @@ use sqlx::Row;
 use super::{PostgresStore, query};
 use crate::{
     OutboxError,
-    store::{READER, Remains, Removed, Result, Surveyed, Suspects, Trim, Trimmed},
+    store::{READER, Removed, Result, Surveyed, Suspects, Trim, Trimmed, remains::remains},
 };
 
 /// How long a chunk may take: index probes for each row, on a server that is busy with other things.
@@ -31,19 +31,7 @@ pub(super) async fn survey(store: &PostgresStore, known: &[Trimmed]) -> Result<S
         .bind(column(|known| known.after_seq));
     let rows = store.fetch(statement).await?;
     let server = rows.first().map(|row| row.try_get("server")).transpose()?;
-    let remains = rows.iter().map(|row| {
-        let newest_epoch = row.try_get("epoch")?;
-        let head_seq = row.try_get("head")?;
-        Ok(Remains {
-            partition_id: row.try_get("id")?,
-            first_epoch: row.try_get::<Option<i64>, _>("first_epoch")?.unwrap_or(newest_epoch),
-            newest_epoch,
-            first_seq: row.try_get::<Option<i64>, _>("first_seq")?.unwrap_or(head_seq + 1),
-            settled_seq: row.try_get("processed_seq")?,
-            head_seq,
-        })
-    });
-    Ok(Surveyed { remains: remains.collect::<Result<_, sqlx::Error>>()?, server })
+    Ok(Surveyed { remains: remains(&rows)?, server })
 }
 
 pub(super) async fn vacuum(

@@ -1,7 +1,5 @@
 //! What goes in: queues and messages.
 
-use std::sync::Arc;
-
 use sqlx::{Connection, Pool, Row, SqlSafeStr, Sqlite, SqliteConnection, Transaction, sqlite::SqliteRow};
 
 use super::{
@@ -10,7 +8,7 @@ use super::{
     query,
 };
 use crate::{
-    OutboxError, Partitions,
+    Partitions,
     store::{Enqueued, NewMessage, Queue, READER, Result, Ticket, segments::json},
 };
 
@@ -20,12 +18,7 @@ pub(super) async fn register_queue(store: &SqliteStore, name: &str, partitions: 
         writing!(store, Kind::Durable, conn => add_queue(store, conn, name, partitions))?;
         found = reading!(store, conn => find_queue(store, conn, name))?;
     }
-    let queue = found.ok_or_else(|| OutboxError::QueueNotRegistered(name.to_owned()))?;
-    if queue.count() == partitions.count() {
-        return Ok(queue);
-    }
-    let (expected, found) = (partitions.count(), queue.count());
-    Err(OutboxError::PartitionCountMismatch { queue: name.to_owned(), expected, found })
+    Queue::registered(found, name, partitions)
 }
 
 async fn add_queue(
@@ -53,11 +46,7 @@ pub(super) async fn find_queue(
 }
 
 fn queue_of(name: &str, rows: &[SqliteRow]) -> Result<Option<Queue>> {
-    if rows.is_empty() {
-        return Ok(None);
-    }
-    let partition_ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?;
-    Ok(Some(Queue { name: Arc::from(name), partition_ids }))
+    Ok(Queue::of(name, rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?))
 }
 
 /// The most bytes of payload in one statement: far from the billion that a value can have.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     OutboxError,
-    store::{READER, Remains, Removed, Result, Surveyed, Suspects, Trim, Trimmed, segments},
+    store::{READER, Removed, Result, Surveyed, Suspects, Trim, Trimmed, remains::remains, segments},
 };
 
 /// How many messages are looked at in one go for such as nobody will deliver.
@@ -28,19 +28,7 @@ pub(super) async fn survey(store: &SqliteStore, known: &[Trimmed]) -> Result<Sur
     let rows = reading!(store, conn => async {
         Ok(query(&store.sql().survey).bind(READER).bind(&*known).fetch_all(conn).await?)
     })?;
-    let remains = rows.iter().map(|row| {
-        let newest_epoch = row.try_get("epoch")?;
-        let head_seq = row.try_get("head")?;
-        Ok(Remains {
-            partition_id: row.try_get("id")?,
-            first_epoch: row.try_get::<Option<i64>, _>("first_epoch")?.unwrap_or(newest_epoch),
-            newest_epoch,
-            first_seq: row.try_get::<Option<i64>, _>("first_seq")?.unwrap_or(head_seq + 1),
-            settled_seq: row.try_get("processed_seq")?,
-            head_seq,
-        })
-    });
-    Ok(Surveyed { remains: remains.collect::<Result<_, sqlx::Error>>()?, server: Some(SERVER) })
+    Ok(Surveyed { remains: remains(&rows)?, server: Some(SERVER) })
 }
 
 pub(super) async fn vacuum(
