@@ -171,7 +171,7 @@ impl<DB: Backend> Outbox<DB> {
         Ok(ids.into_iter().next().ok_or(sqlx::Error::RowNotFound)?)
     }
 
-    /// Enqueues messages, all or none, with one statement; the ids are in the same order.
+    /// Enqueues messages, all or none, with as few statements as the database allows; the ids are in the same order.
     ///
     /// # Errors
     ///
@@ -194,7 +194,6 @@ impl<DB: Backend> Outbox<DB> {
                 // In tasks of their own, which are not dropped half-way: a connection that was dropped inside BEGIN would be
                 // given back poisoned, and what was committed would not be told.
                 let (outbox, own, name) = (self.clone(), pool.clone(), queue.to_owned());
-
                 let queue = match self.known(queue) {
                     Some(queue) => queue,
                     None => joined(
