@@ -130,7 +130,7 @@ async fn forward(
         answered.clear();
         while let Some(packet) = packet(&mut said) {
             let text = packet.text();
-            let is_commit = text.as_deref() == Some("COMMIT");
+            let is_commit = text.as_deref().is_some_and(|text| text.starts_with("COMMIT"));
             if is_commit && is_due(commits, whose(&last)) {
                 match fault {
                     Fault::CutBefore => return Ok(()),
