@@ -57,7 +57,7 @@ enum Of {
 }
 
 fn whose(text: &str) -> Of {
-    if text.starts_with("BEGIN; INSERT INTO") {
+    if text.contains("START TRANSACTION; INSERT INTO") {
         Of::Tick
     } else if text.contains("SAVEPOINT posthaste_") {
         Of::Handler
