@@ -13,17 +13,13 @@ const WORKERS: &str =
 /// What the pool of a fresh database does with each new session.
 pub const MARK_AS_OURS: &str = "SELECT get_lock(concat('posthaste_test_', connection_id()), 0)";
 
-async fn ask(pool: &MySqlPool, sql: &str) -> Result<i64> {
-    MySql::number(&mut *pool.acquire().await?, sql).await
-}
-
 /// Asked of the performance schema: the other tables are old by a tenth of a second, or fail on a payload that is no text. Only a
 /// handler's transaction has savepoints.
 async fn sessions(pool: &MySqlPool, condition: &str) -> Result<Vec<u64>> {
     let sql = format!(
         "SELECT s.id FROM (
              SELECT t.processlist_id AS id, t.processlist_db AS db, t.processlist_command AS command,
-                    t.processlist_info AS info, coalesce(e.state = 'ACTIVE', false) AS is_in_transaction,
+                    t.processlist_state AS state, t.processlist_info AS info, coalesce(e.state = 'ACTIVE', false) AS is_in_transaction,
                     coalesce(e.state = 'ACTIVE' AND e.number_of_savepoints > 0, false) AS is_in_handlers_transaction
              FROM performance_schema.threads t
              LEFT JOIN performance_schema.events_transactions_current e ON e.thread_id = t.thread_id
@@ -205,13 +201,8 @@ impl Dialect for MySql {
     }
 
     async fn waiting_for_locks(pool: &MySqlPool) -> Result<i64> {
-        let waiting = "SELECT count(*) FROM information_schema.processlist s
-                       WHERE s.db = database() AND s.state LIKE 'Waiting for table%'";
-        match ask(pool, waiting).await {
-            // At this moment a statement has a payload that is no text, and MySQL cannot say; the caller asks again.
-            Err(error) if error.to_string().contains("Cannot convert string") => Ok(0),
-            waiting => waiting,
-        }
+        let waiting = "s.db = database() AND s.state LIKE 'Waiting for table%'";
+        Ok(i64::try_from(sessions(pool, waiting).await?.len()).expect("a number"))
     }
 
     async fn keep_from_writing(conn: &mut MySqlConnection, table: &str) -> Result<()> {
