@@ -21,8 +21,18 @@ const SETTINGS_VARIABLE: &str = "POSTHASTE_MYSQL_SETTINGS";
 /// What both log when they take connections.
 pub const READY_LINE: &str = "ready for connections";
 
-/// Settings that both know.
+/// Removes what a server that was killed has left of its socket. Its process is gone; but by now another one may have its number,
+/// which is all that a server looks at before it refuses to start.
+fn forget_socket(place: &Place) {
+    for name in ["server.sock", "server.sock.lock"] {
+        // Mostly it is not there.
+        std::fs::remove_file(place.data().join(name)).ok();
+    }
+}
+
+/// Settings that both know, of a server that is about to start.
 pub fn settings(place: &Place, port: u16) -> Vec<OsString> {
+    forget_socket(place);
     let mut settings = data_settings(place);
     settings.push(path_setting("--init-file=", &place.start_file()));
     // In the data folder: as a whole path it may be too long for a socket.
