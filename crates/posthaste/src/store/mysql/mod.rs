@@ -58,7 +58,8 @@ const TRIES: u32 = 10;
 /// How long to wait before the second try; then twice as long, each time.
 const FIRST_WAIT: Duration = Duration::from_millis(2);
 
-/// Runs a verb on a worker's connection, again if others were in the way. What it left unfinished is rolled back.
+/// Runs a verb on a worker's connection, again if others were in the way. After an error the connection is closed: what the verb left
+/// unfinished is rolled back, and what it set for its transaction stays with nobody.
 macro_rules! work {
     ($store:expr, $limit:expr, |$conn:ident| $verb:expr) => {{
         let mut tries = $crate::store::mysql::Tries::new();
@@ -69,7 +70,10 @@ macro_rules! work {
                     let $conn = &mut *taken;
                     $verb.await
                 };
-                taken.keep_if_usable(result)
+                match result {
+                    Err(error) => Err(taken.give_up(error)),
+                    done => taken.keep_if_usable(done),
+                }
             });
             if let Some(result) = tries.end(tried.await).await {
                 break result;
@@ -133,6 +137,11 @@ impl MySqlStore {
 
     fn sql(&self) -> &Statements {
         &self.shared.statements
+    }
+
+    /// How many keys fit into a packet as a list, however long they are.
+    fn most_keys(&self) -> usize {
+        (self.shared.max_packet / 32).max(1)
     }
 
     /// The name of a handler's savepoint, which no handler has by chance.

@@ -25,7 +25,7 @@ pub(super) async fn tick(store: &MySqlStore, most: u32) -> Result<Tick> {
     if row.try_get::<i64, _>("is_pending")? == 0 {
         return Ok(Tick::default());
     }
-    let most = most.min(MOST);
+    let most = most.min(MOST).min(u32::try_from(store.most_keys()).unwrap_or(u32::MAX));
     let taken = work!(store, TICK_LIMIT, |conn| take(store, conn, most))?;
     let Some(taken) = taken else { return Ok(Tick { is_busy: true, ..Tick::default() }) };
     let count = u32::try_from(taken.len()).unwrap_or(u32::MAX);

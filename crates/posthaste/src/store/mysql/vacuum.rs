@@ -114,8 +114,8 @@ async fn remove_links(store: &MySqlStore, conn: &mut MySqlConnection, bounds: &[
         .iter()
         .flat_map(|b| (b.first_epoch..b.end_epoch).map(move |epoch| (b.partition_id, epoch)))
         .collect();
-    if !links.is_empty() {
-        query(&store.sql().vacuum_links).bind(json(&links)).bind(READER).execute(conn).await?;
+    for links in links.chunks(store.most_keys()) {
+        query(&store.sql().vacuum_links).bind(json(&links)).bind(READER).execute(&mut *conn).await?;
     }
     Ok(())
 }
@@ -142,15 +142,17 @@ async fn remove_segments(store: &MySqlStore, conn: &mut MySqlConnection, bounds:
     let is_newest = |(id, seq): &(i32, i64)| bounds.iter().any(|b| b.partition_id == *id && b.head == *seq);
     let mut segments: Vec<_> = pairs(&rows)?.into_iter().filter(|segment| !is_newest(segment)).collect();
     segments.sort_unstable();
-    if !segments.is_empty() {
+    for segments in segments.chunks(store.most_keys()) {
         query(&store.sql().vacuum_segments).bind(json(&segments)).execute(&mut *conn).await?;
-    }
-    if ids.is_empty() {
-        return Ok(0);
     }
     // In the order of the ids, as everybody else goes.
     ids.sort_unstable();
-    Ok(query(&store.sql().vacuum_messages).bind(array(&ids)).execute(conn).await?.rows_affected())
+    let mut removed = 0;
+    for ids in ids.chunks(store.most_keys()) {
+        let gone = query(&store.sql().vacuum_messages).bind(array(ids)).execute(&mut *conn).await?;
+        removed += gone.rows_affected();
+    }
+    Ok(removed)
 }
 
 /// How many, and the last.
@@ -163,7 +165,8 @@ async fn remove_ticks(
     let ends = query(&store.sql().vacuum_tick_ends).bind(first).fetch_one(&mut *conn).await?;
     let (oldest, newest): (Option<i64>, Option<i64>) = (ends.try_get("oldest")?, ends.try_get("newest")?);
     let (Some(oldest), Some(newest)) = (oldest, newest) else { return Ok((0, None)) };
-    let end = newest.min(oldest + i64::from(most));
+    let most = i64::from(most).min(i64::try_from(store.most_keys()).unwrap_or(i64::MAX));
+    let end = newest.min(oldest + most);
     if oldest >= end {
         return Ok((0, None));
     }
