@@ -11,8 +11,8 @@ use crate::{
     fresh::Server,
     modes::{InMode, Mode},
     stage::{
-        Memory, assert_consistent, begin, builder, count, fresh, insert_by_hand, millis, numbers, register,
-        secs, settled, within,
+        Memory, assert_consistent, begin, builder, count, fresh, grows_to, insert_by_hand, millis, numbers,
+        register, secs, settled,
     },
 };
 
@@ -227,7 +227,7 @@ async fn a_hundred_thousand_messages_in_one_transaction_arrive_in_order<S: Serve
         handle.outbox().enqueue_batch(&mut tx, "q", &messages).await.unwrap();
     }
     tx.commit().await.unwrap();
-    memory.has_within(MESSAGES, secs(60)).await;
+    memory.has(MESSAGES).await;
     handle.stop().await;
     for partition in 0..2 {
         let of: Vec<_> =
@@ -266,7 +266,7 @@ async fn backlog_of_many_parts<S: Server>(with_open_transaction: bool) {
     let handle = builder(&db).start().await.unwrap();
     let sequenced = format!("SELECT coalesce(sum(size), 0) FROM {} AS s", S::Db::SEGMENTS);
     let wait = async |expected: i64| {
-        within(secs(30), "all is sequenced", async || count(&db.pool, &sequenced).await == expected).await;
+        grows_to(expected, "are sequenced", async || count(&db.pool, &sequenced).await).await;
     };
     wait(total + 1).await;
     if let Some(open) = open {
@@ -297,7 +297,7 @@ async fn max_inner_iterations_and_the_sequencers_pace_decide_how_a_backlog_is_se
             Outbox::builder(db.pool.clone()).sequencer_tuning(tuning).max_inner_iterations(in_one_go);
         let handle = outbox.start().await.unwrap();
         let sequenced = "SELECT coalesce(max(last_seq), 0) FROM posthaste_outgoing";
-        within(secs(30), "all is sequenced", async || count(&db.pool, sequenced).await == 147_000).await;
+        grows_to(147_000, "are sequenced", async || count(&db.pool, sequenced).await).await;
         let span = S::Db::micros("sequenced_at");
         let span = format!("SELECT max({span}) - min({span}) FROM posthaste_outgoing");
         let span = Duration::from_micros(count(&db.pool, &span).await.unsigned_abs());

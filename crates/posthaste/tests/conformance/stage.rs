@@ -49,6 +49,9 @@ pub fn show_logs() {
     tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init().ok();
 }
 
+/// How long nothing may happen while there is work: what takes longer than this stands still.
+pub const STANDSTILL: Duration = secs(30);
+
 /// A builder that is quick to retry, so that tests are quick too.
 pub fn builder<S: Server>(db: &Fresh<S>) -> OutboxBuilder<S::Db> {
     builder_on(db.pool.clone())
@@ -74,6 +77,19 @@ pub async fn within(limit: Duration, what: &str, mut check: impl AsyncFnMut() ->
         tokio::time::sleep(millis(5)).await;
     }
     began.elapsed()
+}
+
+/// Waits until a number that grows has reached `goal`, for as long as it grows: how fast a machine is, is no test.
+pub async fn grows_to(goal: i64, what: &str, mut number: impl AsyncFnMut() -> i64) {
+    let (mut reached, mut since) = (i64::MIN, Instant::now());
+    while reached != goal {
+        let now = number().await;
+        if now > reached {
+            (reached, since) = (now, Instant::now());
+        }
+        assert!(since.elapsed() < STANDSTILL, "{reached} of {goal} {what}, and no more for {STANDSTILL:?}");
+        tokio::time::sleep(millis(5)).await;
+    }
 }
 
 /// One message as a handler saw it.
@@ -141,9 +157,13 @@ impl Memory {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// Waits until `n` messages were seen.
+    /// Waits until `n` messages were seen, for as long as some are coming.
     pub async fn has(&self, n: usize) {
-        self.has_within(n, secs(20)).await;
+        let mut count = self.count.subscribe();
+        while *count.borrow_and_update() < n {
+            let more = tokio::time::timeout(STANDSTILL, count.changed()).await;
+            assert!(more.is_ok(), "{} of {n} messages, and no more for {STANDSTILL:?}", *count.borrow());
+        }
     }
 
     pub async fn has_within(&self, n: usize, limit: Duration) {

@@ -12,7 +12,10 @@ use posthaste::{
 use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection, SqlitePool};
 use tokio::{sync::watch, time::Instant};
 
-use crate::fresh::{Fresh, servers};
+use crate::{
+    fresh::{Fresh, servers},
+    stage::STANDSTILL,
+};
 
 pub type Db = Fresh<servers::Sqlite>;
 
@@ -98,7 +101,11 @@ impl Memory {
     }
 
     pub async fn has(&self, n: usize) {
-        self.has_within(n, secs(20)).await;
+        let mut count = self.count.subscribe();
+        while *count.borrow_and_update() < n {
+            let more = tokio::time::timeout(STANDSTILL, count.changed()).await;
+            assert!(more.is_ok(), "{} of {n} messages, and no more for {STANDSTILL:?}", *count.borrow());
+        }
     }
 
     pub async fn has_within(&self, n: usize, limit: Duration) {
