@@ -41,6 +41,8 @@
 mod announcer;
 mod batch;
 mod builder;
+#[expect(dead_code, reason = "used from the next change on")]
+mod clock;
 mod crew;
 mod error;
 mod handle;

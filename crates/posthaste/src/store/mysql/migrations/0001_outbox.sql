@@ -16,7 +16,9 @@ CREATE TABLE IF NOT EXISTS {queue} (
     id         INT          NOT NULL AUTO_INCREMENT PRIMARY KEY,
     name       VARCHAR(128) NOT NULL UNIQUE,
     partitions INT          NOT NULL,
-    created_at BIGINT       NOT NULL
+    created_at BIGINT       NOT NULL,
+    -- Since when nothing of it is delivered, if so.
+    paused_at  BIGINT
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 CREATE TABLE IF NOT EXISTS {partition} (
@@ -87,8 +89,19 @@ CREATE TABLE IF NOT EXISTS {dead_letter} (
     created_at   BIGINT       NOT NULL,
     attempts     INT          NOT NULL,
     reason       TEXT         NOT NULL,
-    status       VARCHAR(32)  NOT NULL DEFAULT 'pending',
-    rejected_at  BIGINT       NOT NULL
+        -- pending, reprocessing, resolved or discarded.
+    status         VARCHAR(32) NOT NULL DEFAULT 'pending',
+    rejected_at    BIGINT      NOT NULL,
+    -- When the status last changed.
+    changed_at     BIGINT      NOT NULL,
+    -- Who reprocesses it may say how that ended only with this; and until then nobody else has it.
+    token          BINARY(16),
+    claimed_until  BIGINT,
+    -- The message that it went back into its queue as.
+    redelivered_as BIGINT,
+    KEY queue_status (queue, status, id),
+    KEY status (status, id)
+
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 INSERT IGNORE INTO {tick} (id) VALUES (0);

@@ -15,7 +15,9 @@ CREATE TABLE {queue} (
     id         integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name       text COLLATE "C" NOT NULL UNIQUE,
     partitions integer NOT NULL,
-    created_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Since when nothing of it is delivered, if so.
+    paused_at  timestamptz
 );
 
 CREATE TABLE {partition} (
@@ -87,9 +89,19 @@ CREATE TABLE {dead_letter} (
     created_at   timestamptz NOT NULL,
     attempts     integer     NOT NULL,
     reason       text        NOT NULL,
-    status       text        NOT NULL DEFAULT 'pending',
-    rejected_at  timestamptz NOT NULL DEFAULT clock_timestamp()
+        -- pending, reprocessing, resolved or discarded.
+    status         text        NOT NULL DEFAULT 'pending',
+    rejected_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- When the status last changed.
+    changed_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    -- Who reprocesses it may say how that ended only with this; and until then nobody else has it.
+    token          uuid,
+    claimed_until  timestamptz,
+    -- The message that it went back into its queue as.
+    redelivered_as bigint
 );
+CREATE INDEX {dead_letter_queue} ON {dead_letter} (queue, status, id);
+CREATE INDEX {dead_letter_status} ON {dead_letter} (status, id);
 
 INSERT INTO {meta} (schema_version, least_library, outbox_id) VALUES (1, 1, gen_random_uuid());
 -- Every stamp is at or after 3, the first there is, so everything is new to this snapshot.

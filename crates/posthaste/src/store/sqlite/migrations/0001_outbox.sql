@@ -17,7 +17,9 @@ CREATE TABLE {queue} (
     id         INTEGER PRIMARY KEY,
     name       TEXT    NOT NULL COLLATE BINARY UNIQUE,
     partitions INTEGER NOT NULL,
-    created_at INTEGER NOT NULL DEFAULT ({now})
+    created_at INTEGER NOT NULL DEFAULT ({now}),
+    -- Since when nothing of it is delivered, if so.
+    paused_at  INTEGER
 ) STRICT;
 
 CREATE TABLE {partition} (
@@ -84,9 +86,19 @@ CREATE TABLE {dead_letter} (
     created_at   INTEGER NOT NULL,
     attempts     INTEGER NOT NULL,
     reason       TEXT    NOT NULL,
-    status       TEXT    NOT NULL DEFAULT 'pending',
-    rejected_at  INTEGER NOT NULL DEFAULT ({now})
+        -- pending, reprocessing, resolved or discarded.
+    status         TEXT    NOT NULL DEFAULT 'pending',
+    rejected_at    INTEGER NOT NULL DEFAULT ({now}),
+    -- When the status last changed.
+    changed_at     INTEGER NOT NULL DEFAULT ({now}),
+    -- Who reprocesses it may say how that ended only with this; and until then nobody else has it.
+    token          BLOB,
+    claimed_until  INTEGER,
+    -- The message that it went back into its queue as.
+    redelivered_as INTEGER
 ) STRICT;
+CREATE INDEX {dead_letter_queue} ON {dead_letter_name} (queue, status, id);
+CREATE INDEX {dead_letter_status} ON {dead_letter_name} (status, id);
 
 INSERT INTO {meta} (schema_version, least_library, outbox_id) VALUES (1, 1, randomblob(16));
 -- Every id is above 0, so everything is new to this tick.
