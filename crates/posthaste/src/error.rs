@@ -1,6 +1,7 @@
 //! What can go wrong.
 
 use crate::{
+    OutboxMessageId,
     limits::{MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_PAYLOAD_TYPE, MAX_QUEUE_NAME},
     store::Failure,
 };
@@ -91,12 +92,46 @@ pub enum OutboxError {
     /// The builder was told two things that do not go together.
     #[error("{0}")]
     Configuration(String),
+    /// A value that makes no sense, or is out of its bounds.
+    #[error("{0}")]
+    InvalidArgument(String),
+    /// These dead letters were named, but are not there, not in the right state, or somebody is at them. Nothing was changed.
+    #[error(
+        "dead letters {} are not there, not {expected}, or somebody is at them: nothing was changed",
+        listed(ids)
+    )]
+    DeadLettersNotFound {
+        /// Which of them.
+        ids: Vec<OutboxMessageId>,
+        /// What they would have to be.
+        expected: String,
+    },
+    /// These claims are not valid any more: they ran out and somebody else has claimed the dead letters, or they have
+    /// ended already. Nothing was changed.
+    #[error(
+        "the claims on dead letters {} are stale: they ran out and others have them, or they have ended; nothing was changed",
+        listed(ids)
+    )]
+    StaleClaims {
+        /// On which of them.
+        ids: Vec<OutboxMessageId>,
+    },
     /// A value could not be serialised.
     #[error("the payload cannot be serialised: {0}")]
     Json(#[from] serde_json::Error),
     /// The database said no, or nothing.
     #[error("database: {0}")]
     Database(#[from] sqlx::Error),
+}
+
+/// The first few of them.
+fn listed(ids: &[OutboxMessageId]) -> String {
+    const ENOUGH: usize = 20;
+    let mut text = ids.iter().take(ENOUGH).map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    if ids.len() > ENOUGH {
+        text.push_str(&format!(" and {} more", ids.len() - ENOUGH));
+    }
+    text
 }
 
 impl OutboxError {

@@ -44,6 +44,7 @@ mod builder;
 #[expect(dead_code, reason = "used from the next change on")]
 mod clock;
 mod crew;
+mod dead_letter;
 mod error;
 mod handle;
 mod handler;
@@ -64,6 +65,10 @@ mod wake;
 
 pub use batch::Batch;
 pub use builder::{LeasedQueueBuilder, OutboxBuilder, QueueBuilder, TransactionalQueueBuilder};
+pub use dead_letter::{
+    ClaimedDeadLetter, DeadLetterClaim, DeadLetterFilter, DeadLetterMessage, DeadLetterScope,
+    DeadLetterStatus, DeadLetterToken,
+};
 pub use error::OutboxError;
 pub use handle::OutboxHandle;
 pub use handler::{
@@ -71,10 +76,11 @@ pub use handler::{
     TransactionalHandler, TransactionalMessageHandler,
 };
 pub use limits::{
-    DEFAULT_GRACE, DEFAULT_GUARANTEED_MAINTENANCE, DEFAULT_LEASE_DURATION, DEFAULT_LEASE_HEADROOM,
-    DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS, DEFAULT_SHARED_MAINTENANCE,
-    DEFAULT_STATS_INTERVAL, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_LEASE_DURATION, MAX_PARTITIONS,
-    MAX_PAYLOAD_TYPE, MAX_QUEUE_NAME, MAX_REASON,
+    DEFAULT_DEAD_LETTER_LIMIT, DEFAULT_GRACE, DEFAULT_GUARANTEED_MAINTENANCE, DEFAULT_LEASE_DURATION,
+    DEFAULT_LEASE_HEADROOM, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS,
+    DEFAULT_SHARED_MAINTENANCE, DEFAULT_STATS_INTERVAL, MAX_CLAIM_TIMEOUT, MAX_DEAD_LETTER_LIMIT,
+    MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_LEASE_DURATION, MAX_PARTITIONS, MAX_PAYLOAD_TYPE,
+    MAX_QUEUE_NAME, MAX_REASON,
 };
 pub use message::{EnqueueMessage, OutboxMessage, OutboxMessageId};
 pub use outbox::{Outbox, Target};

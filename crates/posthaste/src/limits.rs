@@ -38,6 +38,15 @@ pub const DEFAULT_STATS_INTERVAL: Duration = Duration::from_secs(60);
 /// How long `stop` waits for handlers.
 pub const DEFAULT_GRACE: Duration = Duration::from_secs(30);
 
+/// How many dead letters are listed, claimed or otherwise dealt with at once, unless said otherwise.
+pub const DEFAULT_DEAD_LETTER_LIMIT: u32 = 100;
+/// The most of them, whatever is said.
+pub const MAX_DEAD_LETTER_LIMIT: u32 = 10_000;
+/// How long a dead letter can be claimed.
+pub const MAX_CLAIM_TIMEOUT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How much memory dead letters that are read at once may take, about, in bytes.
+pub(crate) const MAX_DEAD_LETTER_PAGE_BYTES: i64 = 16 * 1024 * 1024;
+
 /// The most savepoints in one transaction: beyond 64 every other session pays for looking at them.
 pub(crate) const MAX_SAVEPOINTS: u32 = 50;
 /// The most messages of a segment; `tick.sql` and `recover.sql` say the same.

@@ -105,23 +105,31 @@ impl<'a> EnqueueMessage<'a> {
         if self.payload.len() > max_payload {
             return Err(OutboxError::PayloadTooLarge { size: self.payload.len(), max: max_payload });
         }
-        let printable = |byte: u8| (b' '..=b'~').contains(&byte);
-        if !(1..=MAX_PAYLOAD_TYPE).contains(&self.payload_type.len())
-            || !self.payload_type.bytes().all(printable)
-        {
-            return Err(OutboxError::InvalidPayloadType(excerpt(self.payload_type)));
-        }
-        if let Some(key) = &self.key
-            && (!(1..=MAX_KEY).contains(&key.len()) || key.contains('\0'))
-        {
-            return Err(OutboxError::InvalidKey(excerpt(key)));
-        }
+        check_payload_type(self.payload_type)?;
+        self.key.as_deref().map_or(Ok(()), check_key)?;
         let (count, bytes) = (self.headers.len(), self.headers.iter().map(|(n, v)| n.len() + v.len()).sum());
         if count > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
             return Err(OutboxError::TooManyHeaders { count, bytes });
         }
         Ok(())
     }
+}
+
+/// Refuses what is not a type of payload.
+pub(crate) fn check_payload_type(payload_type: &str) -> Result<(), OutboxError> {
+    let printable = |byte: u8| (b' '..=b'~').contains(&byte);
+    if (1..=MAX_PAYLOAD_TYPE).contains(&payload_type.len()) && payload_type.bytes().all(printable) {
+        return Ok(());
+    }
+    Err(OutboxError::InvalidPayloadType(excerpt(payload_type)))
+}
+
+/// Refuses what is not a key.
+pub(crate) fn check_key(key: &str) -> Result<(), OutboxError> {
+    if (1..=MAX_KEY).contains(&key.len()) && !key.contains('\0') {
+        return Ok(());
+    }
+    Err(OutboxError::InvalidKey(excerpt(key)))
 }
 
 /// Enough of a wrong value to recognise it by.

@@ -228,7 +228,7 @@ impl<DB: Backend> Outbox<DB> {
     }
 
     /// Writes them: in the transaction that the connection is in, or else `alone`.
-    async fn enqueue_rows(
+    pub(crate) async fn enqueue_rows(
         &self,
         conn: &mut DB::Connection,
         rows: &[NewMessage<'_>],
@@ -286,13 +286,22 @@ impl<DB: Backend> Outbox<DB> {
         F: AsyncFnOnce(&mut Transaction<'_, DB>) -> Result<T, E>,
         E: From<OutboxError>,
     {
+        self.transaction_on(&self.inner.pool, work).await
+    }
+
+    /// The same on a connection of this pool.
+    pub(crate) async fn transaction_on<T, E, F>(&self, pool: &Pool<DB>, work: F) -> Result<T, E>
+    where
+        F: AsyncFnOnce(&mut Transaction<'_, DB>) -> Result<T, E>,
+        E: From<OutboxError>,
+    {
         let done = if <DB::Store as Store>::CANCELS_CLEANLY {
-            let mut transaction = self.inner.store.begin_for_caller(&self.inner.pool).await?;
+            let mut transaction = self.inner.store.begin_for_caller(pool).await?;
             let done = work(&mut transaction).await?;
             transaction.commit().await.map_err(OutboxError::from)?;
             done
         } else {
-            let mut lent = Lent::by(&self.inner.pool).await?;
+            let mut lent = Lent::by(pool).await?;
             let mut transaction = lent.connection.begin().await.map_err(OutboxError::from)?;
             let done = match work(&mut transaction).await {
                 Ok(done) => transaction.commit().await.map(|()| done).map_err(OutboxError::from)?,
@@ -308,6 +317,22 @@ impl<DB: Backend> Outbox<DB> {
         };
         self.inner.bell.committed();
         Ok(done)
+    }
+
+    /// Does something on a connection of this pool, in no transaction.
+    pub(crate) async fn lent<T, F>(&self, pool: &Pool<DB>, work: F) -> Result<T, OutboxError>
+    where
+        F: AsyncFnOnce(&mut DB::Connection) -> Result<T, OutboxError>,
+    {
+        let connection = self.inner.store.lend(pool).await?;
+        let mut lent = Lent { connection, is_quiet: <DB::Store as Store>::CANCELS_CLEANLY };
+        let done = work(&mut lent.connection).await;
+        lent.is_quiet = true;
+        done
+    }
+
+    pub(crate) fn store(&self) -> &DB::Store {
+        &self.inner.store
     }
 }
 

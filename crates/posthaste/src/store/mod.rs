@@ -3,6 +3,8 @@
 mod answer;
 mod batch;
 mod connections;
+mod criteria;
+mod dead_letters;
 mod failure;
 mod remains;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
@@ -24,7 +26,10 @@ use uuid::Uuid;
 
 pub use self::tables::Tables;
 pub(crate) use self::{connections::Taken, failure::Failure};
-use crate::{OutboxError, OutboxMessage, Partitions, wake::Wake};
+use crate::{
+    DeadLetterMessage, DeadLetterScope, DeadLetterStatus, OutboxError, OutboxMessage, OutboxMessageId,
+    Partitions, wake::Wake,
+};
 
 type Result<T, E = OutboxError> = std::result::Result<T, E>;
 
@@ -97,6 +102,20 @@ impl NewMessage<'_> {
             headers: self.headers,
             payload: Cow::Owned(self.payload.into_owned()),
         }
+    }
+}
+
+impl<'a> NewMessage<'a> {
+    /// A dead letter on its way back.
+    pub(crate) fn again(dead: &'a DeadLetterMessage) -> Result<Self> {
+        let headers = (!dead.headers.is_empty()).then(|| serde_json::to_string(&dead.headers)).transpose()?;
+        Ok(Self {
+            partition_id: dead.partition_id,
+            payload_type: Cow::Borrowed(&dead.payload_type),
+            key: dead.key.as_deref().map(Cow::Borrowed),
+            headers,
+            payload: Cow::Borrowed(&dead.payload),
+        })
     }
 }
 
@@ -339,6 +358,47 @@ pub(crate) struct Suspects {
     pub(crate) is_end: bool,
 }
 
+/// Which dead letters are meant.
+#[derive(Debug)]
+pub(crate) struct Selection<'s> {
+    pub(crate) scope: &'s DeadLetterScope,
+    /// Only those behind this one.
+    pub(crate) after: Option<OutboxMessageId>,
+    /// Only those in one of these states; in any, if there are none.
+    pub(crate) states: &'s [DeadLetterStatus],
+    pub(crate) limit: i64,
+}
+
+/// What to do about rows that others have locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lock {
+    /// Nothing is locked, and nobody is waited for.
+    None,
+    /// Lock what is found, and leave out what others have locked.
+    Skip,
+    /// Lock what is found, and wait for others.
+    Wait,
+}
+
+/// A dead letter that was found.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Picked {
+    pub(crate) id: i64,
+    /// What it takes in memory, about.
+    pub(crate) bytes: i64,
+    /// Of the claim on it, if there is one, whether or not that has run out.
+    pub(crate) token: Option<Uuid>,
+}
+
+/// What becomes of dead letters.
+#[derive(Debug)]
+pub(crate) enum Change<'c> {
+    Claim { token: Uuid, timeout: Duration },
+    Resolve,
+    Reject { reason: &'c str },
+    Discard,
+}
+
 /// How workers hear of what other processes did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NewsChannel {
@@ -354,6 +414,9 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
 
     /// Whether a connection is as good as before after a call on it was dropped half-way.
     const CANCELS_CLEANLY: bool;
+
+    /// How a transaction begins that is going to write.
+    const BEGIN_TO_WRITE: &'static str;
 
     /// What to say if a handler's transaction has ended before we end it.
     const TRANSACTION_ENDED: &'static str;
@@ -508,6 +571,57 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
 
     /// How many of these messages are committed, and passed by the sequencer, but have no seq.
     fn strays(&self, suspects: &[i64]) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Whether the caller's connection is in a transaction, by whatever means it was begun.
+    fn is_in_transaction(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+    ) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Finds dead letters, in the order of their ids.
+    fn pick_dead_letters(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        selection: &Selection<'_>,
+        lock: Lock,
+    ) -> impl Future<Output = Result<Vec<Picked>>> + Send;
+
+    /// Reads those of these dead letters that are there, in the order of their ids.
+    fn read_dead_letters(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        ids: &[i64],
+        lock: Lock,
+    ) -> impl Future<Output = Result<Vec<DeadLetterMessage>>> + Send;
+
+    /// How many dead letters there are, whatever the selection's limit.
+    fn count_dead_letters(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        selection: &Selection<'_>,
+    ) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Changes the state of dead letters that are locked.
+    fn change_dead_letters(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        ids: &[i64],
+        change: &Change<'_>,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Resolves dead letters that are locked: they were sent back as these messages.
+    fn mark_redelivered(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        sent: &[(OutboxMessageId, OutboxMessageId)],
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Deletes dead letters that are locked.
+    fn delete_dead_letters(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        ids: &[i64],
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// Tells the worker processes that producers have enqueued.
     fn announce_enqueued(&self, tickets: &[Ticket]) -> impl Future<Output = Result<()>> + Send;

@@ -61,15 +61,18 @@ pub(super) async fn enqueue(
     messages: &[NewMessage<'_>],
 ) -> Result<Enqueued> {
     check_sizes(store, messages)?;
-    if conn.is_in_transaction() || is_in_transaction(store, conn).await? {
+    if is_in_transaction(store, conn).await? {
         return write(store, conn, messages).await;
     }
     write_and_commit(store, conn, messages).await
 }
 
-/// Whether the caller has begun a transaction without sqlx knowing: in one, a savepoint is still there in the next
+/// Whether the caller has begun a transaction, with or without sqlx knowing: in one, a savepoint is still there in the next
 /// statement. To begin another one would commit it.
-async fn is_in_transaction(store: &MySqlStore, conn: &mut MySqlConnection) -> Result<bool> {
+pub(super) async fn is_in_transaction(store: &MySqlStore, conn: &mut MySqlConnection) -> Result<bool> {
+    if conn.is_in_transaction() {
+        return Ok(true);
+    }
     let savepoint = store.savepoint();
     let probe = format!("SAVEPOINT {savepoint}; RELEASE SAVEPOINT {savepoint}");
     match sqlx::raw_sql(AssertSqlSafe(probe)).execute(conn).await {

@@ -6,6 +6,7 @@
 //! deadlock, so each verb is tried again as a whole.
 
 mod cursor;
+mod dead_letters;
 mod enqueue;
 mod migrate;
 mod statements;
@@ -26,14 +27,15 @@ use uuid::Uuid;
 
 use self::statements::{Statements, fill, names};
 use super::{
-    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
-    Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
+    Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lock, NewMessage, NewsChannel, Picked,
+    Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick,
+    Ticket, Trim, Trimmed,
     answer::{ANSWER_LIMIT, answer},
     connections::{Connections, Taken},
     failure::Failure,
     sealed,
 };
-use crate::{OutboxError, Partitions, wake::Wake};
+use crate::{DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, wake::Wake};
 
 impl sealed::Sealed for MySql {}
 
@@ -249,6 +251,7 @@ impl Store for MySqlStore {
     type Db = MySql;
 
     const CANCELS_CLEANLY: bool = false;
+    const BEGIN_TO_WRITE: &'static str = "START TRANSACTION";
     const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or DDL), or a \
          deadlock did";
 
@@ -380,6 +383,53 @@ impl Store for MySqlStore {
 
     async fn strays(&self, suspects: &[i64]) -> Result<u64> {
         vacuum::strays(self, suspects).await
+    }
+
+    async fn is_in_transaction(&self, conn: &mut MySqlConnection) -> Result<bool> {
+        enqueue::is_in_transaction(self, conn).await
+    }
+
+    async fn pick_dead_letters(
+        &self,
+        conn: &mut MySqlConnection,
+        selection: &Selection<'_>,
+        lock: Lock,
+    ) -> Result<Vec<Picked>> {
+        dead_letters::pick(self, conn, selection, lock).await
+    }
+
+    async fn read_dead_letters(
+        &self,
+        conn: &mut MySqlConnection,
+        ids: &[i64],
+        lock: Lock,
+    ) -> Result<Vec<DeadLetterMessage>> {
+        dead_letters::read(self, conn, ids, lock).await
+    }
+
+    async fn count_dead_letters(&self, conn: &mut MySqlConnection, selection: &Selection<'_>) -> Result<u64> {
+        dead_letters::count(self, conn, selection).await
+    }
+
+    async fn change_dead_letters(
+        &self,
+        conn: &mut MySqlConnection,
+        ids: &[i64],
+        change: &Change<'_>,
+    ) -> Result<()> {
+        dead_letters::change(self, conn, ids, change).await
+    }
+
+    async fn mark_redelivered(
+        &self,
+        conn: &mut MySqlConnection,
+        sent: &[(OutboxMessageId, OutboxMessageId)],
+    ) -> Result<()> {
+        dead_letters::mark_redelivered(self, conn, sent).await
+    }
+
+    async fn delete_dead_letters(&self, conn: &mut MySqlConnection, ids: &[i64]) -> Result<()> {
+        dead_letters::delete(self, conn, ids).await
     }
 
     async fn announce_enqueued(&self, _tickets: &[Ticket]) -> Result<()> {

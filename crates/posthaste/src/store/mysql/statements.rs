@@ -6,6 +6,9 @@ statements!(
     acquire,
     acquire_transactional,
     bury,
+    change_dead_letters,
+    count_dead_letters,
+    delete_dead_letters,
     enqueue_mariadb,
     enqueue_mysql,
     enqueue_one,
@@ -13,10 +16,14 @@ statements!(
     find_queue,
     head,
     lock,
+    lock_dead_letters,
     look,
+    mark_redelivered,
     news,
     pend,
+    pick_dead_letters,
     read,
+    read_dead_letters,
     recover,
     register_cursors,
     register_partitions,
@@ -49,5 +56,6 @@ pub(super) fn names(database: Option<&str>, tables: &Tables) -> Names {
 
 /// A statement with the names filled in.
 pub(super) fn fill(names: &Names, sql: &str) -> String {
-    names.fill(sql).replace("{now}", NOW)
+    let sql = sql.replace("{criteria}", include_str!("sql/dead_letter_criteria.sql"));
+    names.fill(&sql).replace("{now}", NOW)
 }

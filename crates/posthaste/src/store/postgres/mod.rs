@@ -1,6 +1,7 @@
 //! PostgreSQL. The statements are in `sql/`, each with what it writes and locks; the tables in `migrations/`.
 
 mod cursor;
+mod dead_letters;
 mod enqueue;
 mod migrate;
 mod statements;
@@ -25,14 +26,15 @@ use uuid::Uuid;
 
 use self::statements::{Statements, fill, names};
 use super::{
-    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
-    Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
+    Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lock, NewMessage, NewsChannel, Picked,
+    Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick,
+    Ticket, Trim, Trimmed,
     answer::{ANSWER_LIMIT, answer, answer_within},
     connections::{Connections, Taken},
     failure::Failure,
     sealed,
 };
-use crate::{OutboxError, Partitions, wake::Wake};
+use crate::{DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, wake::Wake};
 
 impl sealed::Sealed for Postgres {}
 
@@ -232,6 +234,7 @@ impl Store for PostgresStore {
     type Db = Postgres;
 
     const CANCELS_CLEANLY: bool = false;
+    const BEGIN_TO_WRITE: &'static str = "BEGIN";
     const TRANSACTION_ENDED: &'static str =
         "the handler ended the transaction that it was given (COMMIT, ROLLBACK or PREPARE TRANSACTION)";
 
@@ -359,6 +362,53 @@ impl Store for PostgresStore {
 
     async fn strays(&self, suspects: &[i64]) -> Result<u64> {
         vacuum::strays(self, suspects).await
+    }
+
+    async fn is_in_transaction(&self, conn: &mut PgConnection) -> Result<bool> {
+        dead_letters::is_in_transaction(self, conn).await
+    }
+
+    async fn pick_dead_letters(
+        &self,
+        conn: &mut PgConnection,
+        selection: &Selection<'_>,
+        lock: Lock,
+    ) -> Result<Vec<Picked>> {
+        dead_letters::pick(self, conn, selection, lock).await
+    }
+
+    async fn read_dead_letters(
+        &self,
+        conn: &mut PgConnection,
+        ids: &[i64],
+        _lock: Lock,
+    ) -> Result<Vec<DeadLetterMessage>> {
+        dead_letters::read(self, conn, ids).await
+    }
+
+    async fn count_dead_letters(&self, conn: &mut PgConnection, selection: &Selection<'_>) -> Result<u64> {
+        dead_letters::count(self, conn, selection).await
+    }
+
+    async fn change_dead_letters(
+        &self,
+        conn: &mut PgConnection,
+        ids: &[i64],
+        change: &Change<'_>,
+    ) -> Result<()> {
+        dead_letters::change(self, conn, ids, change).await
+    }
+
+    async fn mark_redelivered(
+        &self,
+        conn: &mut PgConnection,
+        sent: &[(OutboxMessageId, OutboxMessageId)],
+    ) -> Result<()> {
+        dead_letters::mark_redelivered(self, conn, sent).await
+    }
+
+    async fn delete_dead_letters(&self, conn: &mut PgConnection, ids: &[i64]) -> Result<()> {
+        dead_letters::delete(self, conn, ids).await
     }
 
     async fn announce_enqueued(&self, tickets: &[Ticket]) -> Result<()> {

@@ -4,10 +4,16 @@ use crate::store::{Tables, statements::statements, tables::Names};
 
 statements!(
     acquire,
+    change_dead_letters,
+    count_dead_letters,
+    delete_dead_letters,
     enqueue,
     find_queue,
     lock,
     look,
+    mark_redelivered,
+    pick_dead_letters,
+    read_dead_letters,
     recover,
     register_queue,
     settle,
@@ -27,9 +33,10 @@ pub(super) fn names(schema: Option<&str>, tables: &Tables) -> Names {
 /// A statement with the names filled in.
 pub(super) fn fill(names: &Names, sql: &str) -> String {
     let incoming = names.table("incoming").replace('\'', "''");
+    let sql = sql.replace("{criteria}", include_str!("sql/dead_letter_criteria.sql"));
     names
-        .fill(sql)
-                .replace("{incoming_stamp}", &names.unqualified("incoming_stamp"))
+        .fill(&sql)
+        .replace("{incoming_stamp}", &names.unqualified("incoming_stamp"))
         .replace("{dead_letter_queue}", &names.unqualified("dead_letter_queue"))
         .replace("{dead_letter_status}", &names.unqualified("dead_letter_status"))
         .replace("{incoming_literal}", &format!("'{incoming}'"))

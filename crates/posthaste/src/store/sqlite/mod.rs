@@ -6,6 +6,7 @@
 
 mod busy;
 mod cursor;
+mod dead_letters;
 mod enqueue;
 mod migrate;
 mod statements;
@@ -32,11 +33,11 @@ use self::{
     transaction::Sessions,
 };
 use super::{
-    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
-    Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
-    connections::Connections, sealed,
+    Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lock, NewMessage, NewsChannel, Picked,
+    Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick,
+    Ticket, Trim, Trimmed, connections::Connections, sealed,
 };
-use crate::{OutboxError, Partitions, wake::Wake};
+use crate::{DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, wake::Wake};
 
 impl sealed::Sealed for Sqlite {}
 
@@ -222,6 +223,7 @@ impl Store for SqliteStore {
 
     /// The thread that a connection has rolls back what nobody waits for any more.
     const CANCELS_CLEANLY: bool = true;
+    const BEGIN_TO_WRITE: &'static str = BEGIN;
     const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or OR ROLLBACK), or SQLite did after an error \
          (a full disk, for one)";
 
@@ -355,6 +357,57 @@ impl Store for SqliteStore {
 
     async fn strays(&self, suspects: &[i64]) -> Result<u64> {
         vacuum::strays(self, suspects).await
+    }
+
+    async fn is_in_transaction(&self, conn: &mut SqliteConnection) -> Result<bool> {
+        dead_letters::is_in_transaction(conn).await
+    }
+
+    async fn pick_dead_letters(
+        &self,
+        conn: &mut SqliteConnection,
+        selection: &Selection<'_>,
+        _lock: Lock,
+    ) -> Result<Vec<Picked>> {
+        dead_letters::pick(self, conn, selection).await
+    }
+
+    async fn read_dead_letters(
+        &self,
+        conn: &mut SqliteConnection,
+        ids: &[i64],
+        _lock: Lock,
+    ) -> Result<Vec<DeadLetterMessage>> {
+        dead_letters::read(self, conn, ids).await
+    }
+
+    async fn count_dead_letters(
+        &self,
+        conn: &mut SqliteConnection,
+        selection: &Selection<'_>,
+    ) -> Result<u64> {
+        dead_letters::count(self, conn, selection).await
+    }
+
+    async fn change_dead_letters(
+        &self,
+        conn: &mut SqliteConnection,
+        ids: &[i64],
+        change: &Change<'_>,
+    ) -> Result<()> {
+        dead_letters::change(self, conn, ids, change).await
+    }
+
+    async fn mark_redelivered(
+        &self,
+        conn: &mut SqliteConnection,
+        sent: &[(OutboxMessageId, OutboxMessageId)],
+    ) -> Result<()> {
+        dead_letters::mark_redelivered(self, conn, sent).await
+    }
+
+    async fn delete_dead_letters(&self, conn: &mut SqliteConnection, ids: &[i64]) -> Result<()> {
+        dead_letters::delete(self, conn, ids).await
     }
 
     async fn announce_enqueued(&self, _tickets: &[Ticket]) -> Result<()> {

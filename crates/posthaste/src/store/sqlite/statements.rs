@@ -5,14 +5,20 @@ use crate::store::{Tables, statements::statements, tables::Names};
 statements!(
     acquire,
     bury,
+    change_dead_letters,
+    count_dead_letters,
     count_on,
+    delete_dead_letters,
     enqueue,
     find_queue,
     forget_count,
     ids,
     look,
+    mark_redelivered,
     news,
     orphans,
+    pick_dead_letters,
+    read_dead_letters,
     register_cursors,
     register_partitions,
     register_queue,
@@ -43,10 +49,11 @@ pub(super) fn names(tables: &Tables) -> Names {
 /// A statement with the names filled in.
 pub(super) fn fill(names: &Names, sql: &str) -> String {
     let incoming = names.unqualified("incoming").replace('"', "").replace('\'', "''");
+    let sql = sql.replace("{criteria}", include_str!("sql/dead_letter_criteria.sql"));
     names
-        .fill(sql)
+        .fill(&sql)
         .replace("{now}", NOW)
-                .replace("{queue_name}", &names.unqualified("queue"))
+        .replace("{queue_name}", &names.unqualified("queue"))
         .replace("{dead_letter_name}", &names.unqualified("dead_letter"))
         .replace("{dead_letter_queue}", &names.table("dead_letter_queue"))
         .replace("{dead_letter_status}", &names.table("dead_letter_status"))
