@@ -4,11 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::Result;
-use crate::{DeadLetterMessage, OutboxMessageId};
+use crate::{DeadLetterMessage, OutboxError, OutboxMessageId};
 
 /// A dead letter. The columns are called as in `read_dead_letters.sql` of PostgreSQL.
-pub(super) fn dead_letter<R>(row: &R) -> Result<DeadLetterMessage>
+pub(super) fn dead_letter<R>(row: &R) -> Result<DeadLetterMessage, sqlx::Error>
 where
     R: Row,
     for<'c> &'c str: ColumnIndex<R>,
@@ -30,18 +29,22 @@ where
         partition_id: row.try_get("partition_id")?,
         seq: number("seq")?,
         key: row.try_get_unchecked("key")?,
-        headers: headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str)?,
+        headers: headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str).map_err(undecodable)?,
         payload: row.try_get("payload")?,
         payload_type: text("payload_type")?,
         created_at: time(number("created_us")?),
         attempts: u32::try_from(number("attempts")?).unwrap_or_default(),
         reason: text("reason")?,
         rejected_at: time(number("rejected_us")?),
-        status: text("status")?.parse()?,
+        status: text("status")?.parse().map_err(undecodable::<OutboxError>)?,
         changed_at: time(number("changed_us")?),
         claimed_until: claimed.map(time),
         redelivered_as: redelivered.map(OutboxMessageId),
     })
+}
+
+fn undecodable<E: std::error::Error + Send + Sync + 'static>(error: E) -> sqlx::Error {
+    sqlx::Error::Decode(Box::new(error))
 }
 
 fn time(micros: i64) -> SystemTime {

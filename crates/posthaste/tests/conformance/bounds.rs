@@ -77,7 +77,7 @@ async fn a_thousand_queues_are_served_by_one_process<S: Server>() {
 }
 
 /// In kilobytes.
-fn memory() -> u64 {
+pub fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("this process");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("its memory");
     line.split_whitespace().nth(1).and_then(|number| number.parse().ok()).expect("a number")

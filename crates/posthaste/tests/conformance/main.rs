@@ -22,6 +22,7 @@ mod stage;
 mod batches;
 mod bounds;
 mod crashes;
+mod dead_letter_life;
 mod dead_letters;
 mod delivery;
 mod enqueueing;

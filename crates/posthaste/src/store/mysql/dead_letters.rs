@@ -93,8 +93,8 @@ pub(super) async fn read(
 ) -> Result<Vec<DeadLetterMessage>> {
     let values = Values::these(ids);
     let values = if lock == Lock::None { values } else { values.with("is_locked", Value::Wanted) };
-    let rows = query(&store.sql().read_dead_letters, &values).fetch_all(conn).await?;
-    rows.iter().map(dead_letter).collect()
+    let statement = query(&store.sql().read_dead_letters, &values);
+    Ok(statement.try_map(|row: MySqlRow| dead_letter(&row)).fetch_all(conn).await?)
 }
 
 pub(super) async fn count(

@@ -36,26 +36,25 @@ pub(super) async fn is_in_transaction(store: &PostgresStore, conn: &mut PgConnec
     }
 }
 
-/// Runs a statement of this text with these values, whose plan is made for them. Behind a pooler it needs a transaction, in which
-/// it is prepared and run in the same session.
-async fn fetch(
-    store: &PostgresStore,
-    conn: &mut PgConnection,
-    sql: &str,
-    values: &Values,
-) -> Result<Vec<PgRow>> {
-    if !store.is_pooled() {
-        return Ok(query(sql, values).fetch_all(conn).await?);
-    }
-    if is_in_transaction(store, conn).await? {
-        return Ok(query(sql, values).fetch_all(conn).await?);
-    }
-    let mut transaction = conn.begin().await?;
-    let rows = query(sql, values).fetch_all(&mut *transaction).await?;
-    transaction.commit().await?;
-    Ok(rows)
+/// Reads. Behind a pooler that needs a transaction, in which the statement is prepared and run in the same session: one is begun, if
+/// there is none.
+macro_rules! reading {
+    ($store:expr, $conn:ident, $work:expr) => {{
+        if $store.is_pooled() && !is_in_transaction($store, $conn).await? {
+            let mut transaction = $conn.begin().await?;
+            let done = {
+                let $conn = &mut *transaction;
+                $work.await?
+            };
+            transaction.commit().await?;
+            Ok(done)
+        } else {
+            Ok($work.await?)
+        }
+    }};
 }
 
+/// A statement of this text with these values, whose plan is made for them.
 fn query(sql: &str, values: &Values) -> Query<'static, Postgres, PgArguments> {
     let mut bound = Vec::new();
     let text = render(sql, values, |value| match value {
@@ -81,10 +80,10 @@ pub(super) async fn pick(
     selection: &Selection<'_>,
     lock: Lock,
 ) -> Result<Vec<Picked>> {
-    let rows = fetch(store, conn, &store.sql().pick_dead_letters, &Values::of(selection, lock)).await?;
     let picked =
-        |row: &PgRow| Ok(Picked { id: row.try_get(0)?, bytes: row.try_get(1)?, token: row.try_get(2)? });
-    rows.iter().map(picked).collect()
+        |row: PgRow| Ok(Picked { id: row.try_get(0)?, bytes: row.try_get(1)?, token: row.try_get(2)? });
+    let statement = query(&store.sql().pick_dead_letters, &Values::of(selection, lock)).try_map(picked);
+    reading!(store, conn, statement.fetch_all(&mut *conn))
 }
 
 pub(super) async fn read(
@@ -92,8 +91,9 @@ pub(super) async fn read(
     conn: &mut PgConnection,
     ids: &[i64],
 ) -> Result<Vec<DeadLetterMessage>> {
-    let rows = fetch(store, conn, &store.sql().read_dead_letters, &Values::these(ids)).await?;
-    rows.iter().map(dead_letter).collect()
+    let statement =
+        query(&store.sql().read_dead_letters, &Values::these(ids)).try_map(|row: PgRow| dead_letter(&row));
+    reading!(store, conn, statement.fetch_all(&mut *conn))
 }
 
 pub(super) async fn count(
@@ -101,9 +101,9 @@ pub(super) async fn count(
     conn: &mut PgConnection,
     selection: &Selection<'_>,
 ) -> Result<u64> {
-    let rows =
-        fetch(store, conn, &store.sql().count_dead_letters, &Values::of(selection, Lock::None)).await?;
-    let count: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+    let statement = query(&store.sql().count_dead_letters, &Values::of(selection, Lock::None));
+    let row: Result<PgRow> = reading!(store, conn, statement.fetch_one(&mut *conn));
+    let count: i64 = row?.try_get(0)?;
     Ok(u64::try_from(count).unwrap_or_default())
 }
 
@@ -113,7 +113,9 @@ pub(super) async fn change(
     ids: &[i64],
     change: &Change<'_>,
 ) -> Result<()> {
-    fetch(store, conn, &store.sql().change_dead_letters, &Values::changing(ids, change)).await.map(drop)
+    let statement = query(&store.sql().change_dead_letters, &Values::changing(ids, change));
+    statement.execute(conn).await?;
+    Ok(())
 }
 
 pub(super) async fn mark_redelivered(
@@ -121,9 +123,13 @@ pub(super) async fn mark_redelivered(
     conn: &mut PgConnection,
     sent: &[(OutboxMessageId, OutboxMessageId)],
 ) -> Result<()> {
-    fetch(store, conn, &store.sql().mark_redelivered, &Values::sent(sent)).await.map(drop)
+    let statement = query(&store.sql().mark_redelivered, &Values::sent(sent));
+    statement.execute(conn).await?;
+    Ok(())
 }
 
 pub(super) async fn delete(store: &PostgresStore, conn: &mut PgConnection, ids: &[i64]) -> Result<()> {
-    fetch(store, conn, &store.sql().delete_dead_letters, &Values::these(ids)).await.map(drop)
+    let statement = query(&store.sql().delete_dead_letters, &Values::these(ids));
+    statement.execute(conn).await?;
+    Ok(())
 }

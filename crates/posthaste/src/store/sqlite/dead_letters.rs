@@ -71,8 +71,8 @@ pub(super) async fn read(
     conn: &mut SqliteConnection,
     ids: &[i64],
 ) -> Result<Vec<DeadLetterMessage>> {
-    let rows = query(&store.sql().read_dead_letters, &Values::these(ids)).fetch_all(conn).await?;
-    rows.iter().map(dead_letter).collect()
+    let statement = query(&store.sql().read_dead_letters, &Values::these(ids));
+    Ok(statement.try_map(|row: SqliteRow| dead_letter(&row)).fetch_all(conn).await?)
 }
 
 pub(super) async fn count(
