@@ -2,7 +2,10 @@
 //!
 //! It knows which messages were taken and settled; it does not count. Pure: no clock but the one it is given.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -23,6 +26,8 @@ pub struct Batch<'a> {
     /// Of the messages taken so far, in order.
     taken: Vec<Fate>,
     deadline: Instant,
+    /// No more is given out once something was taken: the queue is paused.
+    is_closed: &'a AtomicBool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,18 +38,21 @@ enum Fate {
 }
 
 impl<'a> Batch<'a> {
-    pub(crate) fn new(messages: &'a [OutboxMessage], deadline: Instant) -> Self {
-        Self { messages, taken: Vec::with_capacity(messages.len()), deadline }
+    pub(crate) fn new(messages: &'a [OutboxMessage], deadline: Instant, is_closed: &'a AtomicBool) -> Self {
+        Self { messages, taken: Vec::with_capacity(messages.len()), deadline, is_closed }
     }
 
-    /// Takes the next message.
+    /// Takes the next message; none if there are no more, or the queue was paused since the first one was taken.
     pub fn next_msg(&mut self) -> Option<&'a OutboxMessage> {
         self.next_chunk(1).first()
     }
 
-    /// Takes the next `n` messages, or as many as are left.
+    /// Takes the next `n` messages, or as many as are left; none if the queue was paused since the first one was taken.
     pub fn next_chunk(&mut self, n: usize) -> &'a [OutboxMessage] {
-        let rest = &self.messages[self.taken.len()..];
+        let rest = match self.taken.len() {
+            taken if taken > 0 && self.is_closed.load(Ordering::Relaxed) => &[],
+            taken => &self.messages[taken..],
+        };
         let chunk = &rest[..n.min(rest.len())];
         self.taken.resize(self.taken.len() + chunk.len(), Fate::Unsettled);
         chunk

@@ -279,7 +279,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
             stats_interval: self.stats_interval,
             grace: self.grace,
         });
-        let outbox = Outbox::new(self.pool, store, known, self.max_payload, Bell::Own(crew.wake()));
+        let outbox =
+            Outbox::new(self.pool, store, known, self.max_payload, Bell::Own(crew.wake(), crew.pauses()));
         Ok(OutboxHandle::new(outbox, crew))
     }
 

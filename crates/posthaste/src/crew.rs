@@ -13,6 +13,7 @@ use crate::{
     OutboxError, OutboxProfile, OutboxStats, WorkerTuning,
     limits::LONGEST_SILENCE,
     news,
+    pauses::Pauses,
     processor::{ProcessedQueue, Processor, Shared},
     reconciler::Reconciler,
     sequencer::{OpenTransactions, Sequencer},
@@ -43,6 +44,7 @@ pub(crate) struct Crew<S> {
     store: S,
     wake: Wake,
     counters: Counters,
+    pauses: Pauses,
     tasks: TaskSet,
     cancel: CancellationToken,
     out_of_grace: CancellationToken,
@@ -58,6 +60,7 @@ impl<S: Store> Crew<S> {
             store: store.clone(),
             wake: Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied())),
             counters: Counters::default(),
+            pauses: Pauses::default(),
             tasks: TaskSet::new(cancel.clone()),
             cancel,
             out_of_grace: CancellationToken::new(),
@@ -70,6 +73,7 @@ impl<S: Store> Crew<S> {
             owner: Uuid::new_v4(),
             out_of_grace: crew.out_of_grace.clone(),
             outage: crew.counters.outage.clone(),
+            pauses: crew.pauses.clone(),
         };
         crew.hire_maintenance(terms, &shared);
         crew.hire_reconciler(&tunings.reconciler, &shared);
@@ -204,6 +208,10 @@ impl<S: Store> Crew<S> {
 
     pub(crate) fn wake(&self) -> Wake {
         self.wake.clone()
+    }
+
+    pub(crate) fn pauses(&self) -> Pauses {
+        self.pauses.clone()
     }
 
     pub(crate) fn stats(&self) -> OutboxStats {

@@ -53,6 +53,7 @@ mod message;
 mod news;
 mod outage;
 mod outbox;
+mod pauses;
 mod processor;
 mod queue;
 mod reconciler;

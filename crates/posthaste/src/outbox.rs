@@ -14,6 +14,7 @@ use crate::{
     announcer::Announcer,
     limits::DEFAULT_MAX_PAYLOAD,
     message::excerpt,
+    pauses::Pauses,
     queue::check_name,
     store::{Backend, Enqueued, NewMessage, Queue, Store, Tables, Ticket},
     wake::Wake,
@@ -40,8 +41,8 @@ struct Inner<DB: Backend> {
 
 /// Who is told of new messages.
 pub(crate) enum Bell {
-    /// The workers of this process.
-    Own(Wake),
+    /// The workers of this process, who are told of pauses too.
+    Own(Wake, Pauses),
     /// Those of others.
     Others(Announcer),
 }
@@ -49,16 +50,27 @@ pub(crate) enum Bell {
 impl Bell {
     fn enqueued(&self, ticket: Ticket) {
         match self {
-            Self::Own(wake) => wake.enqueued([ticket]),
+            Self::Own(wake, _) => wake.enqueued([ticket]),
             Self::Others(announcer) => announcer.enqueued(Some(ticket)),
         }
     }
 
     fn committed(&self) {
         match self {
-            Self::Own(wake) => wake.committed(),
+            Self::Own(wake, _) => wake.committed(),
             // The ticket that was announced at the enqueue makes them look again.
             Self::Others(_) => {}
+        }
+    }
+
+    /// The workers of other processes find out by themselves.
+    fn paused(&self, queue: &Queue, is_paused: bool) {
+        let Self::Own(wake, pauses) = self else { return };
+        if is_paused {
+            pauses.began(&queue.name);
+        } else {
+            pauses.ended(&queue.name);
+            queue.partition_ids.iter().for_each(|id| wake.sequenced(*id));
         }
     }
 }
@@ -258,6 +270,37 @@ impl<DB: Backend> Outbox<DB> {
         let mut queues = self.inner.queues.write().unwrap_or_else(PoisonError::into_inner);
         queues.insert(name.to_owned(), Arc::clone(&queue));
         Ok(queue)
+    }
+
+    /// Stops the delivery of a queue, in all processes and until [`resume`](Self::resume), over restarts too. Within two seconds no
+    /// handler is given a message of it any more; a handler that is at work ends what it has taken. Messages can be enqueued as before.
+    ///
+    /// # Errors
+    ///
+    /// If the queue is unknown, or what the database says.
+    pub async fn pause(&self, queue: &str) -> Result<(), OutboxError> {
+        self.set_paused(queue, true).await
+    }
+
+    /// Delivers a queue again: at once in this process, within a second in others.
+    ///
+    /// # Errors
+    ///
+    /// If the queue is unknown, or what the database says.
+    pub async fn resume(&self, queue: &str) -> Result<(), OutboxError> {
+        self.set_paused(queue, false).await
+    }
+
+    async fn set_paused(&self, name: &str, is_paused: bool) -> Result<(), OutboxError> {
+        check_name(name)?;
+        let queue = match self.known(name) {
+            Some(queue) => queue,
+            None => self.lent(&self.inner.pool, async |conn| self.queue(conn, name).await).await?,
+        };
+        self.inner.store.pause(name, is_paused).await?;
+        self.inner.bell.paused(&queue, is_paused);
+        tracing::info!(queue = name, is_paused, "a queue was paused or resumed");
+        Ok(())
     }
 
     /// Begins a transaction, runs `work` in it, commits, and tells the workers at once. An error rolls back.

@@ -49,7 +49,7 @@ impl<S: Store> Processor<S> {
 
     /// Calls the handler, until it returns, panics, or must be dropped.
     async fn call(&mut self, handler: &dyn AnyLeasedHandler, leased: &Leased, turn: &Turn<'_>) -> Handled {
-        let mut batch = Batch::new(&leased.messages, turn.deadline);
+        let mut batch = Batch::new(&leased.messages, turn.deadline, &turn.is_closed);
         if turn.is_over() {
             return Handled::abandoned(batch.abandon());
         }
@@ -59,7 +59,8 @@ impl<S: Store> Processor<S> {
             tokio::select! {
                 biased;
                 outcome = call => Some(judged(outcome)),
-                () = self.shared.out_of_grace.cancelled() => None,
+                                () = self.shared.out_of_grace.cancelled() => None,
+                never = self.close_when_paused(turn) => match never {},
                 () = tokio::time::sleep_until(turn.deadline) => {
                     Some(HandlerResult::Retry { reason: "lease expired".to_owned() })
                 }

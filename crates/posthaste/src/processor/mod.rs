@@ -9,7 +9,15 @@ mod poison;
 mod settlement;
 mod transactional;
 
-use std::{any::Any, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use taskward::{CancellationToken, Directive, WorkerAction, panic_text};
 use tokio::time::Instant;
@@ -25,6 +33,7 @@ use crate::{
     HandlerResult, LeaseConfig, OutboxError, WorkerTuning,
     limits::{MAX_SAVEPOINTS, PROCESSOR_SLICE},
     outage::{Outage, UNREACHABLE},
+    pauses::Pauses,
     store::{Acquired, Claim, Handling, Leased, Queue, Settled, Settlement, Store},
     vacuum::Waste,
 };
@@ -38,6 +47,8 @@ const RACED: Duration = Duration::from_millis(10);
 const LOCKED: Duration = Duration::from_millis(250);
 /// From when on that is worth a warning, and how often.
 const LOCKED_FOR_LONG: Duration = Duration::from_secs(30);
+/// How often to look whether the queue was paused while its handler is at work.
+const PAUSE_LOOK: Duration = Duration::from_millis(500);
 /// How many messages a processor that adapts to the load takes; [`WorkerTuning::ADAPTIVE`] says the same.
 const LEAST_ADAPTIVE: u32 = 10;
 const MOST_ADAPTIVE: u32 = 500;
@@ -79,6 +90,7 @@ pub(crate) struct Shared<S> {
     /// The grace period is over: a handler that still runs is dropped.
     pub(crate) out_of_grace: CancellationToken,
     pub(crate) outage: Outage,
+    pub(crate) pauses: Pauses,
 }
 
 /// The circumstances of a batch.
@@ -87,16 +99,22 @@ struct Turn<'t> {
     slice_ends: Instant,
     /// The time of a batch under this lease is up then.
     deadline: Instant,
+    /// No more of it is to be begun: the queue is paused.
+    is_closed: AtomicBool,
 }
 
 impl Turn<'_> {
     fn goes_on(&self) -> bool {
-        !self.cancel.is_cancelled() && Instant::now() < self.slice_ends
+        !self.cancel.is_cancelled() && !self.is_closed() && Instant::now() < self.slice_ends
     }
 
-    /// Too late to begin: the process stops, or the batch was so long on its way that its time is up.
+    fn is_closed(&self) -> bool {
+        self.is_closed.load(Ordering::Relaxed)
+    }
+
+    /// Too late to begin: the process stops, the queue is paused, or the batch was so long on its way that its time is up.
     fn is_over(&self) -> bool {
-        self.cancel.is_cancelled() || Instant::now() >= self.deadline
+        self.cancel.is_cancelled() || self.is_closed() || Instant::now() >= self.deadline
     }
 }
 
@@ -149,12 +167,17 @@ impl<S: Store> Processor<S> {
         let mut leased = match self.acquire().await? {
             Acquired::Batch(leased) => leased,
             Acquired::Empty => return Ok(Directive::Idle(0)),
+            Acquired::Paused => {
+                self.shared.pauses.began(&self.of.queue.name);
+                return Ok(self.paused().unwrap_or(Directive::Proceed(0)));
+            }
             Acquired::Held(left) => return Ok(Directive::Sleep(left, 0)),
             Acquired::Locked => return Ok(self.locked()),
             Acquired::Raced => return Ok(Directive::Sleep(RACED, 0)),
         };
         loop {
-            let turn = Turn { cancel, slice_ends, deadline: asked + self.of.lease.handler_budget() };
+            let deadline = asked + self.of.lease.handler_budget();
+            let turn = Turn { cancel, slice_ends, deadline, is_closed: AtomicBool::new(false) };
             let of = Arc::clone(&self.of);
             let settled = match &of.mode {
                 Mode::Leased(handler) => self.lease(&**handler, &leased, &turn).await?,
@@ -204,6 +227,23 @@ impl<S: Store> Processor<S> {
             self.locked_since = Some(Instant::now());
         }
         Directive::Sleep(LOCKED, 0)
+    }
+
+    /// Delivery stops for as long as the queue is paused, as far as is known.
+    fn paused(&self) -> Option<Directive<u64>> {
+        Some(Directive::Sleep(self.shared.pauses.left(&self.of.queue.name)?, 0))
+    }
+
+    /// Closes the batch if the queue is paused meanwhile, for which it looks now and then; never returns.
+    async fn close_when_paused(&self, turn: &Turn<'_>) -> Infallible {
+        let queue = &self.of.queue.name;
+        loop {
+            tokio::time::sleep(PAUSE_LOOK).await;
+            let is_known = self.shared.pauses.left(queue).is_some();
+            if is_known || matches!(self.shared.store.is_paused(queue).await, Ok(true)) {
+                turn.is_closed.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Others wait for the lease's end; they need not.
@@ -288,6 +328,9 @@ impl<S: Store> WorkerAction for Processor<S> {
                 return Ok(Directive::Sleep(left, 0));
             }
             self.not_before = None;
+        }
+        if let Some(paused) = self.paused() {
+            return Ok(paused);
         }
         let mut result = self.work(cancel).await;
         // A connection that ended while it was idle says so only now, and takes the other idle ones along: the next is new.

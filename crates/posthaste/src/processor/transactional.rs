@@ -171,7 +171,12 @@ impl<S: Store> Processor<S> {
         };
         self.claim.handled_epoch = leased.epoch;
         let call = Call { handler, timeout };
-        let handled = match self.call_in(&mut transaction, &call, leased, turn).await {
+        let handled = tokio::select! {
+            biased;
+            handled = self.call_in(&mut transaction, &call, leased, turn) => handled,
+            never = self.close_when_paused(turn) => match never {},
+        };
+        let handled = match handled {
             Ok(handled) => handled,
             Err(handled) => return Ok(Transacted::Lost { handled, session }),
         };

@@ -215,6 +215,8 @@ pub(crate) enum Acquired {
     Batch(Leased),
     /// Nothing is behind the cursor.
     Empty,
+    /// The queue is paused.
+    Paused,
     /// Somebody else holds it for so long.
     Held(Duration),
     /// A handler's transaction has it locked, although its lease is over.
@@ -454,6 +456,12 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         conn: &mut <Self::Db as sqlx::Database>::Connection,
         name: &str,
     ) -> impl Future<Output = Result<Option<Queue>>> + Send;
+
+    /// Pauses a queue, or resumes it.
+    fn pause(&self, queue: &str, is_paused: bool) -> impl Future<Output = Result<()>> + Send;
+
+    /// Whether a queue is paused. While a handler works in a transaction, on a database in memory, nobody else can say.
+    fn is_paused(&self, queue: &str) -> impl Future<Output = Result<bool>> + Send;
 
     /// Writes messages, all or none, on the caller's connection.
     fn enqueue(

@@ -29,6 +29,7 @@ mod enqueueing;
 mod exactly_once;
 mod exactly_once_processes;
 mod order;
+mod pausing;
 mod processes;
 mod restarts;
 mod retries;

@@ -27,6 +27,7 @@ struct Tip {
     is_free: bool,
     left: Duration,
     head: i64,
+    is_paused: bool,
 }
 
 /// Looks, appends to what was seen, reads. What was seen of a link stays true for as long as it is the newest.
@@ -34,6 +35,9 @@ pub(super) async fn acquire(store: &MySqlStore, queue: &Queue, claim: &Claim) ->
     let tip = look(store, claim).await?.ok_or_else(|| no_cursor(queue, claim))?;
     if tip.processed_seq >= tip.head {
         return Ok(Acquired::Empty);
+    }
+    if tip.is_paused {
+        return Ok(Acquired::Paused);
     }
     if !tip.is_free {
         return Ok(Acquired::Held(tip.left));
@@ -61,6 +65,7 @@ async fn look(store: &MySqlStore, claim: &Claim) -> Result<Option<Tip>> {
         query(&store.sql().look)
             .bind(bytes(claim.owner))
             .bind(claim.partition_id)
+            .bind(claim.partition_id)
             .bind(READER)
             .bind(claim.partition_id)
     };
@@ -76,6 +81,7 @@ async fn look(store: &MySqlStore, claim: &Claim) -> Result<Option<Tip>> {
             is_free: row.try_get::<i64, _>("is_free")? != 0,
             left: Duration::from_micros(u64::try_from(left).unwrap_or_default()),
             head: row.try_get("head")?,
+            is_paused: row.try_get::<i64, _>("is_paused")? != 0,
         })
     };
     rows.first().map(tip).transpose()

@@ -54,6 +54,21 @@ fn queue_of(name: &str, rows: &[MySqlRow]) -> Result<Option<Queue>> {
     Ok(Queue::of(name, rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?))
 }
 
+pub(super) async fn pause(store: &MySqlStore, queue: &str, is_paused: bool) -> Result<()> {
+    let statement = || query(&store.sql().pause).bind(is_paused).bind(queue.to_owned());
+    work!(store, ANSWER_LIMIT, |conn| async {
+        statement().execute(conn).await?;
+        Ok(())
+    })
+}
+
+pub(super) async fn is_paused(store: &MySqlStore, queue: &str) -> Result<bool> {
+    let queue = queue.to_owned();
+    let rows = store.fetch(|| query(&store.sql().is_paused).bind(queue.clone())).await?;
+    let paused: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+    Ok(paused > 0)
+}
+
 /// In the caller's transaction; or in one of its own, if the connection is in none.
 pub(super) async fn enqueue(
     store: &MySqlStore,

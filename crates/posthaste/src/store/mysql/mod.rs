@@ -283,6 +283,14 @@ impl Store for MySqlStore {
         enqueue::find_queue(self, conn, name).await
     }
 
+    async fn pause(&self, queue: &str, is_paused: bool) -> Result<()> {
+        enqueue::pause(self, queue, is_paused).await
+    }
+
+    async fn is_paused(&self, queue: &str) -> Result<bool> {
+        enqueue::is_paused(self, queue).await
+    }
+
     async fn enqueue(&self, conn: &mut MySqlConnection, messages: &[NewMessage<'_>]) -> Result<Enqueued> {
         enqueue::enqueue(self, conn, messages).await
     }

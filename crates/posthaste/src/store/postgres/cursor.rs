@@ -40,6 +40,9 @@ fn not_acquired(row: &PgRow) -> Result<Acquired> {
     if processed >= head {
         return Ok(Acquired::Empty);
     }
+    if row.try_get("is_paused")? {
+        return Ok(Acquired::Paused);
+    }
     if !row.try_get::<bool, _>("is_held")? {
         let is_locked: bool = row.try_get("is_locked")?;
         return Ok(if is_locked { Acquired::Locked } else { Acquired::Raced });

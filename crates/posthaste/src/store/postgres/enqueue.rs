@@ -37,6 +37,16 @@ fn queue_of(name: &str, rows: &[PgRow]) -> Result<Option<Queue>> {
     Ok(Queue::of(name, rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?))
 }
 
+pub(super) async fn pause(store: &PostgresStore, queue: &str, is_paused: bool) -> Result<()> {
+    store.fetch(query(&store.sql().pause).bind(queue).bind(is_paused)).await.map(drop)
+}
+
+pub(super) async fn is_paused(store: &PostgresStore, queue: &str) -> Result<bool> {
+    let rows = store.fetch(query(&store.sql().is_paused).bind(queue)).await?;
+    let paused: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+    Ok(paused > 0)
+}
+
 /// The most bytes of payload and headers in one statement: far from the gigabyte that a parameter can have.
 const CHUNK: usize = 128 * 1024 * 1024;
 

@@ -28,6 +28,7 @@ pub(super) struct Tip {
     is_free: bool,
     left: Duration,
     head: i64,
+    is_paused: bool,
 }
 
 pub(super) async fn look(
@@ -47,6 +48,7 @@ pub(super) async fn look(
         is_free: row.try_get("is_free")?,
         left: Duration::from_micros(u64::try_from(micros_left).unwrap_or_default()),
         head: row.try_get("head")?,
+        is_paused: row.try_get("is_paused")?,
     }))
 }
 
@@ -57,6 +59,9 @@ pub(super) async fn acquire(store: &SqliteStore, queue: &Queue, claim: &Claim) -
     let tip = tip.ok_or_else(|| no_cursor(queue, claim))?;
     if tip.processed_seq >= tip.head {
         return Ok(Acquired::Empty);
+    }
+    if tip.is_paused {
+        return Ok(Acquired::Paused);
     }
     if !tip.is_free {
         return Ok(Acquired::Held(tip.left));

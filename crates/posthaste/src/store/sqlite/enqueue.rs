@@ -49,6 +49,24 @@ fn queue_of(name: &str, rows: &[SqliteRow]) -> Result<Option<Queue>> {
     Ok(Queue::of(name, rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?))
 }
 
+pub(super) async fn pause(store: &SqliteStore, queue: &str, is_paused: bool) -> Result<()> {
+    writing!(store, Kind::Durable, conn => async {
+        query(&store.sql().pause).bind(queue).bind(is_paused).execute(conn).await?;
+        Ok(())
+    })
+}
+
+/// In memory, a handler's transaction may have the only connection; and nobody but this process can have paused anything.
+pub(super) async fn is_paused(store: &SqliteStore, queue: &str) -> Result<bool> {
+    if store.is_in_memory() {
+        return Ok(false);
+    }
+    let row = reading!(store, conn => async {
+        Ok(query(&store.sql().is_paused).bind(queue).fetch_one(conn).await?)
+    })?;
+    Ok(row.try_get::<i64, _>(0)? > 0)
+}
+
 /// The most bytes of payload in one statement: far from the billion that a value can have.
 const CHUNK: usize = 128 * 1024 * 1024;
 /// The most messages in one statement.

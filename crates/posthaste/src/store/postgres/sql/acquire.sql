@@ -1,4 +1,4 @@
--- Takes a partition's lease and reads its first batch, if it is free and something is behind its cursor.
+-- Takes a partition's lease and reads its first batch, if it is free, its queue is not paused, and something is behind its cursor.
 -- $1 reader, $2 partition, $3 owner, $4 lease in ms, $5 most messages, $6 the last epoch that the owner called its handler
 -- for: a link of its own that is another one was only a reply that got lost, and no try; $7 whether to take the row of the
 -- partition too, which whoever handles in a transaction keeps locked meanwhile: nobody takes over from a handler that is
@@ -6,7 +6,7 @@
 -- Writes: cursor, one link; nothing if there is nothing to take. May be lost in a crash: then the lease is taken again.
 -- Locks: the link it builds on (KEY SHARE) and, if asked for, the partition (NO KEY UPDATE, or nothing is taken); only if
 -- it appends.
--- Index: cursor and outgoing by their primary keys, newest first; incoming by id. Subqueries instead of joins leave the
+-- Index: cursor and outgoing by their primary keys, newest first; incoming, partition and queue by id. Subqueries instead of joins leave the
 -- planner no other way, however small it believes the tables to be.
 -- One row without a message says why nothing was taken, or that messages are missing.
 WITH tip AS MATERIALIZED (
@@ -14,7 +14,8 @@ WITH tip AS MATERIALIZED (
            -- A lease that ends further ahead than it is long: the clock jumped back since.
            c.owner IS NULL OR c.owner = $3 OR c.lease_until <= clock_timestamp()
                OR c.lease_until > clock_timestamp() + c.lease_ms * interval '1 ms' AS is_free,
-           extract(epoch FROM c.lease_until - clock_timestamp())::float8 AS seconds_left
+                      extract(epoch FROM c.lease_until - clock_timestamp())::float8 AS seconds_left,
+           (SELECT q.paused_at IS NOT NULL FROM {partition} p JOIN {queue} q ON q.id = p.queue_id WHERE p.id = $2) AS is_paused
     FROM {cursor} c
     WHERE c.reader = $1 AND c.partition_id = $2
     ORDER BY c.epoch DESC LIMIT 1
@@ -24,14 +25,14 @@ WITH tip AS MATERIALIZED (
 ), partition AS MATERIALIZED (
     SELECT p.id
     FROM {partition} p, tip, head
-    WHERE p.id = $2 AND $7 AND tip.is_free AND tip.processed_seq < head.seq
+        WHERE p.id = $2 AND $7 AND tip.is_free AND NOT tip.is_paused AND tip.processed_seq < head.seq
     FOR NO KEY UPDATE OF p SKIP LOCKED
 ), locked AS MATERIALIZED (
     SELECT c.epoch
     FROM {cursor} c
     WHERE c.reader = $1 AND c.partition_id = $2 AND c.epoch = (
         SELECT tip.epoch FROM tip, head
-        WHERE tip.is_free AND tip.processed_seq < head.seq AND (NOT $7 OR EXISTS (SELECT FROM partition)))
+                WHERE tip.is_free AND NOT tip.is_paused AND tip.processed_seq < head.seq AND (NOT $7 OR EXISTS (SELECT FROM partition)))
     FOR KEY SHARE
 ), link AS (
     INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)
@@ -58,7 +59,7 @@ WITH tip AS MATERIALIZED (
     ) m LEFT JOIN LATERAL (SELECT * FROM {incoming} i WHERE i.id = m.id LIMIT 1) i ON true
 )
 SELECT link.epoch, tip.processed_seq, link.attempts, head.seq AS head, tip.owner IS NOT NULL AND NOT tip.is_free AS is_held,
-       tip.seconds_left, $7 AND NOT EXISTS (SELECT FROM partition) AS is_locked, tip.last_error,
+              tip.seconds_left, tip.is_paused, $7 AND NOT EXISTS (SELECT FROM partition) AS is_locked, tip.last_error,
        batch.seq, batch.id, batch.key, batch.headers, batch.payload_type, batch.payload, batch.created_us
 FROM tip CROSS JOIN head LEFT JOIN link ON true LEFT JOIN batch ON true
 ORDER BY batch.seq
