@@ -8,6 +8,7 @@
 mod cursor;
 mod enqueue;
 mod migrate;
+mod peek;
 mod statements;
 mod tick;
 mod transaction;
@@ -28,12 +29,13 @@ use self::statements::{Statements, fill, names};
 use super::{
     Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
     Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
+    Unsettled,
     answer::{ANSWER_LIMIT, answer},
     connections::{Connections, Taken},
     failure::Failure,
     sealed,
 };
-use crate::{OutboxError, Partitions, wake::Wake};
+use crate::{OutboxError, Partitions, enqueued::EnqueuedMessage, wake::Wake};
 
 impl sealed::Sealed for MySql {}
 
@@ -298,6 +300,20 @@ impl Store for MySqlStore {
         messages: &[NewMessage<'_>],
     ) -> Result<Enqueued> {
         enqueue::enqueue_alone(self, conn, messages).await
+    }
+
+    async fn peek(
+        &self,
+        conn: &mut MySqlConnection,
+        queue: &Queue,
+        after_id: i64,
+        most: u32,
+    ) -> Result<Vec<EnqueuedMessage>> {
+        peek::peek(self, conn, queue, after_id, most).await
+    }
+
+    async fn unsettled(&self, conn: &mut MySqlConnection, queue: &Queue) -> Result<Vec<Unsettled>> {
+        peek::unsettled(self, conn, queue).await
     }
 
     async fn tick(&self, most: u32, _announce: bool) -> Result<Tick> {

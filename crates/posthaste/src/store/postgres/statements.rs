@@ -8,6 +8,7 @@ statements!(
     find_queue,
     lock,
     look,
+    peek,
     recover,
     register_queue,
     settle,
@@ -15,6 +16,7 @@ statements!(
     survey,
     suspects,
     tick,
+    unsettled,
     vacuum,
     waiting,
 );
@@ -29,7 +31,7 @@ pub(super) fn fill(names: &Names, sql: &str) -> String {
     let incoming = names.table("incoming").replace('\'', "''");
     names
         .fill(sql)
-                .replace("{incoming_stamp}", &names.unqualified("incoming_stamp"))
+        .replace("{incoming_stamp}", &names.unqualified("incoming_stamp"))
         .replace("{dead_letter_queue}", &names.unqualified("dead_letter_queue"))
         .replace("{dead_letter_status}", &names.unqualified("dead_letter_status"))
         .replace("{incoming_literal}", &format!("'{incoming}'"))

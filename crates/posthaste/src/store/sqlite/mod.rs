@@ -8,6 +8,7 @@ mod busy;
 mod cursor;
 mod enqueue;
 mod migrate;
+mod peek;
 mod statements;
 mod tick;
 mod transaction;
@@ -34,9 +35,9 @@ use self::{
 use super::{
     Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
     Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
-    connections::Connections, sealed,
+    Unsettled, connections::Connections, sealed,
 };
-use crate::{OutboxError, Partitions, wake::Wake};
+use crate::{OutboxError, Partitions, enqueued::EnqueuedMessage, wake::Wake};
 
 impl sealed::Sealed for Sqlite {}
 
@@ -272,6 +273,20 @@ impl Store for SqliteStore {
         messages: &[NewMessage<'_>],
     ) -> Result<Enqueued> {
         enqueue::enqueue_alone(self, conn, messages).await
+    }
+
+    async fn peek(
+        &self,
+        conn: &mut SqliteConnection,
+        queue: &Queue,
+        after_id: i64,
+        most: u32,
+    ) -> Result<Vec<EnqueuedMessage>> {
+        peek::peek(self, conn, queue, after_id, most).await
+    }
+
+    async fn unsettled(&self, conn: &mut SqliteConnection, queue: &Queue) -> Result<Vec<Unsettled>> {
+        peek::unsettled(self, conn, queue).await
     }
 
     async fn tick(&self, most: u32, _announce: bool) -> Result<Tick> {

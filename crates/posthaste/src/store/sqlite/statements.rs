@@ -13,6 +13,7 @@ statements!(
     look,
     news,
     orphans,
+    peek,
     register_cursors,
     register_partitions,
     register_queue,
@@ -23,6 +24,7 @@ statements!(
     suspects,
     take,
     tick,
+    unsettled,
     vacuum_links,
     vacuum_look,
     vacuum_messages,
@@ -46,7 +48,7 @@ pub(super) fn fill(names: &Names, sql: &str) -> String {
     names
         .fill(sql)
         .replace("{now}", NOW)
-                .replace("{queue_name}", &names.unqualified("queue"))
+        .replace("{queue_name}", &names.unqualified("queue"))
         .replace("{dead_letter_name}", &names.unqualified("dead_letter"))
         .replace("{dead_letter_queue}", &names.table("dead_letter_queue"))
         .replace("{dead_letter_status}", &names.table("dead_letter_status"))
