@@ -3,6 +3,7 @@
 use std::{panic::Location, time::Duration};
 
 use sqlx::Connection;
+use tokio::time::Instant;
 
 use super::{
     DEFAULT_LIMIT,
@@ -16,8 +17,8 @@ use crate::{
 
 /// How long to wait before another look.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How long it may take to find out what is left, when it is too late.
-const LAST_LOOK: Duration = Duration::from_secs(1);
+/// How long a look may take, however short the limit is.
+const LOOK_LIMIT: Duration = Duration::from_secs(2);
 
 /// Waits until a queue is drained: everything that is committed is settled, delivered or made a dead letter, the messages that
 /// handlers enqueued meanwhile included. It goes by a look at one moment, so a queue that somebody keeps filling may never be.
@@ -31,7 +32,7 @@ pub fn wait_until_drained<DB: Backend>(outbox: &Outbox<DB>, queue: &str) -> impl
     wait_until_drained_within(outbox, queue, DEFAULT_LIMIT)
 }
 
-/// Like [`wait_until_drained`], with another limit.
+/// Like [`wait_until_drained`], with another limit: zero for one look.
 ///
 /// # Panics
 ///
@@ -43,20 +44,20 @@ pub fn wait_until_drained_within<DB: Backend>(
     limit: Duration,
 ) -> impl Future<Output = ()> {
     or_panic(Location::caller(), async move {
-        let mut left = None;
-        let waited = tokio::time::timeout(limit, async {
-            loop {
-                let unsettled = look(outbox, queue).await?;
-                if unsettled.is_empty() {
-                    return Ok::<_, OutboxError>(());
-                }
-                left = Some(unsettled);
-                tokio::time::sleep(PAUSE).await;
+        let began = Instant::now();
+        loop {
+            let patience = limit.saturating_sub(began.elapsed()).max(LOOK_LIMIT);
+            let Ok(looked) = tokio::time::timeout(patience, look(outbox, queue)).await else {
+                return Err(unreadable(queue, limit));
+            };
+            let unsettled = looked.map_err(|error| error.to_string())?;
+            if unsettled.is_empty() {
+                return Ok(());
             }
-        });
-        match waited.await {
-            Ok(drained) => drained.map_err(|error| error.to_string()),
-            Err(_) => Err(late(outbox, queue, limit, left.unwrap_or_default()).await),
+            if began.elapsed() >= limit {
+                return Err(late(outbox, queue, limit, &unsettled).await);
+            }
+            tokio::time::sleep(PAUSE).await;
         }
     })
 }
@@ -72,26 +73,22 @@ async fn look<DB: Backend>(outbox: &Outbox<DB>, name: &str) -> Result<Vec<Unsett
     Ok(unsettled)
 }
 
+fn unreadable(queue: &str, limit: Duration) -> String {
+    format!("queue {queue:?} could not be read within {limit:?}: is a transaction of the test still open?")
+}
+
 /// What to say when the time is up.
-async fn late<DB: Backend>(
-    outbox: &Outbox<DB>,
-    queue: &str,
-    limit: Duration,
-    left: Vec<Unsettled>,
-) -> String {
-    if left.is_empty() {
-        return format!(
-            "queue {queue:?} could not be read within {limit:?}: is a transaction of the test still open?"
-        );
-    }
+async fn late<DB: Backend>(outbox: &Outbox<DB>, queue: &str, limit: Duration, left: &[Unsettled]) -> String {
     let mut text = format!("queue {queue:?} is not drained after {limit:?}");
     if left.iter().all(|left| left.attempts == 0) {
-        text.push_str(", and nothing of it was tried: does an outbox run that has a handler for it?");
+        text.push_str(
+            ", and nothing of it was tried: does an outbox run that has a handler for it, or is it paused?",
+        );
     }
-    for left in &left {
+    for left in left {
         text.push_str(&format!("\n  partition {}: {}", left.partition, state(left)));
         // It is only told for the sake of the reader.
-        let first = tokio::time::timeout(LAST_LOOK, message(outbox, queue, left.first_id));
+        let first = tokio::time::timeout(LOOK_LIMIT, message(outbox, queue, left.first_id));
         if let Ok(Ok(Some(message))) = first.await {
             text.push_str(&format!("\n    {message}"));
         }
