@@ -31,11 +31,16 @@
 //! them on by default). A handler is *leased*, outside any transaction and at least once
 //! ([`LeasedMessageHandler`], [`LeasedHandler`]), or *transactional*, in the transaction that settles and exactly once
 //! ([`TransactionalMessageHandler`], [`TransactionalHandler`]).
+//!
+//! For the tests of a service that announces, the feature `test-util` adds a module `testing`.
 
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(
-    not(all(feature = "mysql", feature = "postgres", feature = "sqlite")),
-    expect(dead_code, reason = "each database needs some of it that the others do not")
+    not(all(feature = "mysql", feature = "postgres", feature = "sqlite", feature = "test-util")),
+    expect(
+        dead_code,
+        reason = "each database needs some of it that the others do not, and so do the test helpers"
+    )
 )]
 
 mod announcer;
@@ -45,6 +50,11 @@ mod builder;
 mod clock;
 mod crew;
 mod dead_letter;
+#[cfg_attr(
+    not(feature = "test-util"),
+    expect(unreachable_pub, reason = "it is public where it can be asked for")
+)]
+mod enqueued;
 mod error;
 mod handle;
 mod handler;
@@ -60,6 +70,8 @@ mod reconciler;
 mod sequencer;
 mod stats;
 mod store;
+#[cfg(feature = "test-util")]
+pub mod testing;
 mod tuning;
 mod vacuum;
 mod wake;

@@ -256,12 +256,25 @@ impl<DB: Backend> Outbox<DB> {
         Ok(ids.into_iter().map(OutboxMessageId).collect())
     }
 
+    /// The caller's pool.
+    pub(crate) fn pool(&self) -> &Pool<DB> {
+        &self.inner.pool
+    }
+
+    pub(crate) fn store(&self) -> &DB::Store {
+        &self.inner.store
+    }
+
     fn known(&self, name: &str) -> Option<Arc<Queue>> {
         self.inner.queues.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
     /// A queue, which the database is asked for once.
-    async fn queue(&self, conn: &mut DB::Connection, name: &str) -> Result<Arc<Queue>, OutboxError> {
+    pub(crate) async fn queue(
+        &self,
+        conn: &mut DB::Connection,
+        name: &str,
+    ) -> Result<Arc<Queue>, OutboxError> {
         if let Some(queue) = self.known(name) {
             return Ok(queue);
         }
@@ -372,10 +385,6 @@ impl<DB: Backend> Outbox<DB> {
         let done = work(&mut lent.connection).await;
         lent.is_quiet = true;
         done
-    }
-
-    pub(crate) fn store(&self) -> &DB::Store {
-        &self.inner.store
     }
 }
 

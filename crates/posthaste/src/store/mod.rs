@@ -6,6 +6,7 @@ mod connections;
 mod criteria;
 mod dead_letters;
 mod failure;
+mod peeked;
 mod remains;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod segments;
@@ -28,7 +29,7 @@ pub use self::tables::Tables;
 pub(crate) use self::{connections::Taken, failure::Failure};
 use crate::{
     DeadLetterMessage, DeadLetterScope, DeadLetterStatus, OutboxError, OutboxMessage, OutboxMessageId,
-    Partitions, wake::Wake,
+    Partitions, enqueued::EnqueuedMessage, wake::Wake,
 };
 
 type Result<T, E = OutboxError> = std::result::Result<T, E>;
@@ -401,6 +402,25 @@ pub(crate) enum Change<'c> {
     Discard,
 }
 
+/// What a partition has left: committed and not settled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Unsettled {
+    /// Which of its queue's partitions this is, from 0.
+    pub(crate) partition: u32,
+    /// How many messages have their seqs.
+    pub(crate) sequenced: u64,
+    /// How many have none yet.
+    pub(crate) unsequenced: u64,
+    /// The first of them, in the order of delivery; none if its row is missing.
+    pub(crate) first_id: Option<i64>,
+    /// How old that is, by the database's clock.
+    pub(crate) age: Duration,
+    /// Tries of that message, the one under way included.
+    pub(crate) attempts: u32,
+    /// Why the last try failed, if it did.
+    pub(crate) last_error: Option<String>,
+}
+
 /// How workers hear of what other processes did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NewsChannel {
@@ -490,6 +510,24 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         conn: &mut <Self::Db as sqlx::Database>::Connection,
         messages: &[NewMessage<'_>],
     ) -> impl Future<Output = Result<Enqueued>> + Send;
+
+    /// The messages of a queue behind this id that the caller's connection sees, the first ones by id, whether they are settled
+    /// or not: those that vacuum has not removed. There is no index by queue, so it may have to pass all messages of others.
+    fn peek(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        queue: &Queue,
+        after_id: i64,
+        most: u32,
+    ) -> impl Future<Output = Result<Vec<EnqueuedMessage>>> + Send;
+
+    /// The partitions of a queue that have something left, at one moment, as the caller's connection sees them. It counts what no
+    /// tick has taken: not for workers.
+    fn unsettled(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        queue: &Queue,
+    ) -> impl Future<Output = Result<Vec<Unsettled>>> + Send;
 
     /// Gives new messages their seqs, `most` of them or as many as is best; tells other processes if `announce`.
     fn tick(&self, most: u32, announce: bool) -> impl Future<Output = Result<Tick>> + Send;

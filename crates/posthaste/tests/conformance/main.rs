@@ -35,6 +35,7 @@ mod restarts;
 mod retries;
 mod schema;
 mod stopping;
+mod testing;
 mod transactional;
 mod transactional_blame;
 mod transactional_sessions;

@@ -9,6 +9,7 @@ mod cursor;
 mod dead_letters;
 mod enqueue;
 mod migrate;
+mod peek;
 mod statements;
 mod tick;
 mod transaction;
@@ -29,13 +30,15 @@ use self::statements::{Statements, fill, names};
 use super::{
     Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lock, NewMessage, NewsChannel, Picked,
     Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick,
-    Ticket, Trim, Trimmed,
+    Ticket, Trim, Trimmed, Unsettled,
     answer::{ANSWER_LIMIT, answer},
     connections::{Connections, Taken},
     failure::Failure,
     sealed,
 };
-use crate::{DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, wake::Wake};
+use crate::{
+    DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, enqueued::EnqueuedMessage, wake::Wake,
+};
 
 impl sealed::Sealed for MySql {}
 
@@ -309,6 +312,20 @@ impl Store for MySqlStore {
         messages: &[NewMessage<'_>],
     ) -> Result<Enqueued> {
         enqueue::enqueue_alone(self, conn, messages).await
+    }
+
+    async fn peek(
+        &self,
+        conn: &mut MySqlConnection,
+        queue: &Queue,
+        after_id: i64,
+        most: u32,
+    ) -> Result<Vec<EnqueuedMessage>> {
+        peek::peek(self, conn, queue, after_id, most).await
+    }
+
+    async fn unsettled(&self, conn: &mut MySqlConnection, queue: &Queue) -> Result<Vec<Unsettled>> {
+        peek::unsettled(self, conn, queue).await
     }
 
     async fn tick(&self, most: u32, _announce: bool) -> Result<Tick> {

@@ -14,6 +14,7 @@ statements!(
     look,
     mark_redelivered,
     pause,
+    peek,
     pick_dead_letters,
     read_dead_letters,
     recover,
@@ -23,6 +24,7 @@ statements!(
     survey,
     suspects,
     tick,
+    unsettled,
     vacuum,
     waiting,
 );

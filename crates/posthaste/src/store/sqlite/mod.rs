@@ -9,6 +9,7 @@ mod cursor;
 mod dead_letters;
 mod enqueue;
 mod migrate;
+mod peek;
 mod statements;
 mod tick;
 mod transaction;
@@ -35,9 +36,11 @@ use self::{
 use super::{
     Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lock, NewMessage, NewsChannel, Picked,
     Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick,
-    Ticket, Trim, Trimmed, connections::Connections, sealed,
+    Ticket, Trim, Trimmed, Unsettled, connections::Connections, sealed,
 };
-use crate::{DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, wake::Wake};
+use crate::{
+    DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, enqueued::EnqueuedMessage, wake::Wake,
+};
 
 impl sealed::Sealed for Sqlite {}
 
@@ -282,6 +285,20 @@ impl Store for SqliteStore {
         messages: &[NewMessage<'_>],
     ) -> Result<Enqueued> {
         enqueue::enqueue_alone(self, conn, messages).await
+    }
+
+    async fn peek(
+        &self,
+        conn: &mut SqliteConnection,
+        queue: &Queue,
+        after_id: i64,
+        most: u32,
+    ) -> Result<Vec<EnqueuedMessage>> {
+        peek::peek(self, conn, queue, after_id, most).await
+    }
+
+    async fn unsettled(&self, conn: &mut SqliteConnection, queue: &Queue) -> Result<Vec<Unsettled>> {
+        peek::unsettled(self, conn, queue).await
     }
 
     async fn tick(&self, most: u32, _announce: bool) -> Result<Tick> {

@@ -14,6 +14,7 @@ mod processes;
 mod refused_commits;
 mod schema;
 mod silence;
+mod testing;
 mod wire;
 
 use std::hash::{BuildHasher, RandomState};

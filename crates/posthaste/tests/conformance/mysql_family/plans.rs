@@ -86,6 +86,7 @@ fn reading() -> Vec<(&'static str, String)> {
         ("look", statement(sql!("look"), &[OWNER, "1", READER, "1"])),
         ("read", statement(sql!("read"), &["1", "10", "276", "20", "11", "20"])),
         ("take", statement(sql!("take"), &[])),
+        ("peek", statement(sql!("peek"), &["15000", "'[1]'", "50"])),
         ("find_queue", statement(sql!("find_queue"), &["'q'"])),
         ("survey", statement(sql!("survey"), &[READER, "'[[1, -1, 0, 0]]'", READER, READER])),
         ("waiting", statement(sql!("waiting"), &["'[1]'", READER, READER, OWNER])),

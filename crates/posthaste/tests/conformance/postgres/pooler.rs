@@ -1,6 +1,6 @@
 //! Behind a transaction pooler: no LISTEN, no session settings, no prepared statements that last.
 
-use posthaste::{EnqueueMessage, Outbox, Partitions};
+use posthaste::{EnqueueMessage, Outbox, Partitions, testing};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use super::fresh;
@@ -50,6 +50,11 @@ async fn everything_works_behind_a_transaction_pooler(mode: Mode) {
     producer.enqueue(&pool, "q", EnqueueMessage::new("x")).await.unwrap();
     let took = within(secs(5), "it is settled", async || settled(&db.pool).await == 91).await;
     assert!(took < secs(1), "{took:?}");
+    // The helpers for the tests of others look through it too.
+    testing::wait_until_drained(&producer, "q").await;
+    let mut conn = pool.acquire().await.unwrap();
+    testing::assert_not_enqueued_in(&producer, &mut conn, "q", |message| message.payload != b"x").await;
+    drop(conn);
     for handle in handles {
         handle.stop().await;
     }

@@ -10,4 +10,5 @@ mod processes;
 mod schema;
 mod sizes;
 mod stage;
+mod testing;
 mod traps;

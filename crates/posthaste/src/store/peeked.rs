@@ -1,0 +1,66 @@
+//! Rows into what lies in a queue, for whoever looks from outside.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use sqlx::{ColumnIndex, Decode, Row, Type};
+
+use super::{Queue, Result, Unsettled};
+use crate::{OutboxMessageId, enqueued::EnqueuedMessage};
+
+/// The columns are called as in `peek.sql`.
+pub(super) fn peeked<R>(rows: &[R], queue: &Queue) -> Result<Vec<EnqueuedMessage>>
+where
+    R: Row,
+    for<'c> &'c str: ColumnIndex<R>,
+    for<'r> i32: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let messages = rows.iter().map(|row| {
+        // Not every database calls a text by that name: MySQL gives its bytes, whatever the session's character set.
+        let headers: Option<String> = row.try_get_unchecked("headers")?;
+        Ok(EnqueuedMessage {
+            id: OutboxMessageId(row.try_get("id")?),
+            queue: Arc::clone(&queue.name),
+            partition: queue.number_of(row.try_get("partition_id")?),
+            key: row.try_get_unchecked("key")?,
+            headers: headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str)?,
+            payload: row.try_get("payload")?,
+            payload_type: row.try_get_unchecked("payload_type")?,
+            created_at: SystemTime::UNIX_EPOCH + micros(row.try_get("created_us")?),
+        })
+    });
+    messages.collect()
+}
+
+/// The columns are called as in `unsettled.sql`.
+pub(super) fn unsettled<R>(rows: &[R], queue: &Queue) -> Result<Vec<Unsettled>>
+where
+    R: Row,
+    for<'c> &'c str: ColumnIndex<R>,
+    for<'r> i32: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let partitions = rows.iter().map(|row| {
+        let attempts: i32 = row.try_get("attempts")?;
+        Ok(Unsettled {
+            partition: queue.number_of(row.try_get("partition_id")?),
+            sequenced: u64::try_from(row.try_get::<i64, _>("sequenced")?).unwrap_or_default(),
+            unsequenced: u64::try_from(row.try_get::<i64, _>("unsequenced")?).unwrap_or_default(),
+            first_id: row.try_get("first_id")?,
+            age: micros(row.try_get::<Option<i64>, _>("age_us")?.unwrap_or_default()),
+            attempts: u32::try_from(attempts).unwrap_or_default(),
+            last_error: row.try_get_unchecked("last_error")?,
+        })
+    });
+    Ok(partitions.collect::<Result<_, sqlx::Error>>()?)
+}
+
+fn micros(number: i64) -> Duration {
+    Duration::from_micros(u64::try_from(number).unwrap_or_default())
+}

@@ -1,0 +1,8 @@
+-- The messages of some partitions behind an id, in the order of their ids, settled or not.
+-- $1 partitions, $2 the id behind which to begin, $3 how many at most
+-- Reads: incoming by id, on from there. There is no index by partition: it passes the messages of all others.
+SELECT i.id, i.partition_id, i.key, i.headers, i.payload_type, i.payload,
+       (extract(epoch FROM i.created_at) * 1000000)::bigint AS created_us
+FROM {incoming} i
+WHERE i.id > $2 AND i.partition_id = ANY ($1::integer[])
+ORDER BY i.id LIMIT $3

@@ -1,0 +1,36 @@
+//! What shows what lies in a queue, to whoever looks from outside.
+
+use sqlx::SqliteConnection;
+
+use super::{SqliteStore, busy::patiently, query};
+use crate::{
+    enqueued::EnqueuedMessage,
+    store::{Queue, READER, Result, Unsettled, peeked, segments::json},
+};
+
+pub(super) async fn peek(
+    store: &SqliteStore,
+    conn: &mut SqliteConnection,
+    queue: &Queue,
+    after_id: i64,
+    most: u32,
+) -> Result<Vec<EnqueuedMessage>> {
+    let partitions = json(&queue.partition_ids);
+    let rows = patiently!(async {
+        let statement = query(&store.sql().peek).bind(&*partitions).bind(after_id).bind(most);
+        Ok(statement.fetch_all(&mut *conn).await?)
+    })?;
+    peeked::peeked(&rows, queue)
+}
+
+pub(super) async fn unsettled(
+    store: &SqliteStore,
+    conn: &mut SqliteConnection,
+    queue: &Queue,
+) -> Result<Vec<Unsettled>> {
+    let partitions = json(&queue.partition_ids);
+    let rows = patiently!(async {
+        Ok(query(&store.sql().unsettled).bind(READER).bind(&*partitions).fetch_all(&mut *conn).await?)
+    })?;
+    peeked::unsettled(&rows, queue)
+}
