@@ -55,9 +55,11 @@ pub fn run(options: &TestOptions) -> Result<()> {
         ));
         if present.contains(&Database::Sqlite) {
             steps.push(("example `orders`", example("orders", None)));
+            steps.push(("example `dead_letters`", example("dead_letters", None)));
         }
         for address in &fleet.addresses {
             steps.push(("example `orders`", example("orders", Some(&address.url))));
+            steps.push(("example `dead_letters`", example("dead_letters", Some(&address.url))));
             if address.database == Database::Postgres {
                 // The second run finds what the first one left behind.
                 for _ in 0..2 {

@@ -17,6 +17,9 @@ use crate::{
     },
 };
 
+/// How many are marked at once.
+const MARKED: usize = 500;
+
 /// A statement of this text with these values. Lists of ids are written out: no parameter can be a list, and a join with one could not be
 /// locked.
 fn query(sql: &str, values: &Values) -> Query<'static, MySql, MySqlArguments> {
@@ -122,7 +125,9 @@ pub(super) async fn mark_redelivered(
     conn: &mut MySqlConnection,
     sent: &[(OutboxMessageId, OutboxMessageId)],
 ) -> Result<()> {
-    query(&store.sql().mark_redelivered, &Values::sent(sent)).execute(conn).await?;
+    for sent in sent.chunks(MARKED) {
+        query(&store.sql().mark_redelivered, &Values::sent(sent)).execute(&mut *conn).await?;
+    }
     Ok(())
 }
 

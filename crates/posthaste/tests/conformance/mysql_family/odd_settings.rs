@@ -5,7 +5,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use posthaste::{EnqueueMessage, LeaseConfig, Outbox, OutboxMessage, Partitions};
+use posthaste::{
+    DeadLetterFilter, DeadLetterScope, DeadLetterStatus, EnqueueMessage, LeaseConfig, Outbox, OutboxMessage,
+    Partitions,
+};
 use sqlx::{Connection, MySql, MySqlConnection, MySqlPool, mysql::MySqlPoolOptions};
 
 use super::{Family, on_both};
@@ -22,6 +25,7 @@ use crate::{
 on_both! {
     []:
         an_enqueue_works_in_whatever_session_the_caller_has,
+        operators_work_in_whatever_session_they_have,
         a_server_with_odd_settings_is_good_enough (flavor = "multi_thread");
 }
 
@@ -39,28 +43,29 @@ fn assert_whole(message: &OutboxMessage, what: &str) {
     assert!(age < secs(60), "{what}: {age:?} old");
 }
 
+const SESSIONS: [&str; 14] = [
+    "SET SESSION sql_mode = 'ANSI_QUOTES'",
+    "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,IGNORE_SPACE,HIGH_NOT_PRECEDENCE'",
+    "SET SESSION sql_mode = ''",
+    "SET SESSION sql_mode = 'TRADITIONAL,ONLY_FULL_GROUP_BY'",
+    "SET SESSION sql_safe_updates = 1",
+    "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED",
+    "SET NAMES latin1",
+    "SET NAMES cp1251",
+    "SET SESSION time_zone = '+05:30'",
+    "SET SESSION auto_increment_increment = 7, auto_increment_offset = 3",
+    "SET SESSION sql_select_limit = 1",
+    "SET SESSION sql_warnings = 1, sql_notes = 0, unique_checks = 0, foreign_key_checks = 0",
+    "USE information_schema",
+];
+
 async fn an_enqueue_works_in_whatever_session_the_caller_has<S: Family>() {
-    let sessions = [
-        "SET SESSION sql_mode = 'ANSI_QUOTES'",
-        "SET SESSION sql_mode = 'NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT,IGNORE_SPACE,HIGH_NOT_PRECEDENCE'",
-        "SET SESSION sql_mode = ''",
-        "SET SESSION sql_mode = 'TRADITIONAL,ONLY_FULL_GROUP_BY'",
-        "SET SESSION sql_safe_updates = 1",
-        "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE",
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED",
-        "SET NAMES latin1",
-        "SET NAMES cp1251",
-        "SET SESSION time_zone = '+05:30'",
-        "SET SESSION auto_increment_increment = 7, auto_increment_offset = 3",
-        "SET SESSION sql_select_limit = 1",
-        "SET SESSION sql_warnings = 1, sql_notes = 0, unique_checks = 0, foreign_key_checks = 0",
-        "USE information_schema",
-    ];
     let (db, memory) = (fresh::<S>().await, Memory::new());
     let handle = builder(&db).queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
     let outbox = handle.outbox();
     let mut given = Vec::new();
-    for session in sessions {
+    for session in SESSIONS {
         let mut conn = MySqlConnection::connect_with(&db.pool.connect_options()).await.unwrap();
         MySql::run(&mut conn, session).await.unwrap();
         given.push(outbox.enqueue(&mut conn, "q", message(1)).await.unwrap());
@@ -128,6 +133,45 @@ impl Drop for OddServer {
 const SETTINGS: &str = "--innodb-autoinc-lock-mode=0 --auto-increment-increment=7 --auto-increment-offset=3
     --character-set-server=latin1 --collation-server=latin1_swedish_ci --default-time-zone=+05:30 --sql-mode=
     --transaction-isolation=SERIALIZABLE --innodb-rollback-on-timeout=ON --autocommit=0 --log-bin=odd --server-id=1";
+
+async fn operators_work_in_whatever_session_they_have<S: Family>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let reject = memory.scripted(|_, _| Step::Reject(KEY.to_owned()));
+    let handle = builder(&db).queue("q", Partitions::of(4)).leased(reject).start().await.unwrap();
+    let outbox = handle.outbox();
+    let messages: Vec<_> = (0..3).map(message).collect();
+    outbox.enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+    for (place, session) in SESSIONS.into_iter().enumerate() {
+        let everything = DeadLetterScope::default().key(KEY).reason_contains("ключ").queue("q");
+        let filter = DeadLetterFilter::from(everything.clone());
+        eventually("they are buried", async || {
+            let pending = filter.clone().status(DeadLetterStatus::Pending);
+            outbox.dead_letter_count(&db.pool, &pending).await.unwrap() == 3
+        })
+        .await;
+        let mut conn = MySqlConnection::connect_with(&db.pool.connect_options()).await.unwrap();
+        MySql::run(&mut conn, session).await.unwrap();
+        let claims = outbox.dead_letter_replay(&mut conn, &everything, secs(60)).await.unwrap();
+        assert_eq!(claims.len(), 3, "{session}");
+        let again = format!("{KEY} {place}");
+        outbox.dead_letter_reject(&mut conn, &claims, &again).await.unwrap();
+        let letters = outbox.dead_letter_list(&mut conn, &filter).await.unwrap();
+        assert_eq!(letters.len(), 3, "{session}");
+        for letter in &letters {
+            assert_eq!((letter.key.as_deref(), &letter.reason), (Some(KEY), &again), "{session}");
+            assert_eq!(letter.headers[..], [("smile \u{1f600}".to_owned(), KEY.to_owned())], "{session}");
+        }
+        assert_eq!(outbox.dead_letter_redeliver(&mut conn, &everything).await.unwrap().len(), 3, "{session}");
+        assert_eq!(outbox.dead_letter_cleanup(&mut conn, &everything).await.unwrap(), 3, "{session}");
+        conn.close().await.unwrap();
+    }
+    eventually("the last ones are buried", async || {
+        outbox.dead_letter_count(&db.pool, &DeadLetterFilter::default()).await.unwrap() == 3
+    })
+    .await;
+    handle.stop().await;
+    db.remove().await;
+}
 
 /// Ids that are far apart, other characters and times, no strictness, a lock for each id, every read a lock, nothing committed
 /// by itself, and a log of all that is written.

@@ -1,13 +1,13 @@
 //! Behind a transaction pooler: no LISTEN, no session settings, no prepared statements that last.
 
-use posthaste::{EnqueueMessage, Outbox, Partitions, testing};
+use posthaste::{DeadLetterFilter, DeadLetterScope, EnqueueMessage, Outbox, Partitions, testing};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use super::fresh;
 use crate::{
     cases::in_modes,
     modes::{InMode, Mode},
-    stage::{Memory, assert_consistent, builder_on, secs, settled, within},
+    stage::{Memory, Step, assert_consistent, builder_on, secs, settled, within},
 };
 
 in_modes! {
@@ -50,6 +50,34 @@ async fn everything_works_behind_a_transaction_pooler(mode: Mode) {
     producer.enqueue(&pool, "q", EnqueueMessage::new("x")).await.unwrap();
     let took = within(secs(5), "it is settled", async || settled(&db.pool).await == 91).await;
     assert!(took < secs(1), "{took:?}");
+    // Operators too, in transactions of their own, of the caller's, and in none.
+    let scope = DeadLetterScope::default();
+    let reject = memory.scripted(|_, _| Step::Reject("no".to_owned())).unprepared();
+    let rejecting =
+        builder_on(pool.clone()).queue("r", Partitions::of(1)).handled(mode, reject).start().await.unwrap();
+    producer.enqueue_batch(&pool, "r", &vec![EnqueueMessage::new("x"); 3]).await.unwrap();
+    within(secs(5), "they are buried", async || {
+        producer.dead_letter_count(&pool, &DeadLetterFilter::default()).await.unwrap() == 3
+    })
+    .await;
+    let mut conn = pool.acquire().await.unwrap();
+    let claims = producer.dead_letter_replay(&mut conn, &scope.clone().limit(1), secs(60)).await.unwrap();
+    producer.dead_letter_resolve(&pool, &claims).await.unwrap();
+    assert_eq!(producer.dead_letter_list(&mut conn, &DeadLetterFilter::default()).await.unwrap().len(), 3);
+    drop(conn);
+    let mut tx = pool.begin().await.unwrap();
+    assert_eq!(producer.dead_letter_discard(&mut tx, &scope.clone().limit(1)).await.unwrap(), 1);
+    assert_eq!(producer.dead_letter_count(&mut tx, &DeadLetterFilter::default()).await.unwrap(), 3);
+    tx.commit().await.unwrap();
+    producer.pause("r").await.unwrap();
+    assert_eq!(producer.dead_letter_redeliver(&pool, &scope).await.unwrap().len(), 1);
+    assert_eq!(producer.dead_letter_cleanup(&pool, &scope).await.unwrap(), 3);
+    producer.resume("r").await.unwrap();
+    within(secs(5), "it is buried again", async || {
+        producer.dead_letter_count(&pool, &DeadLetterFilter::default()).await.unwrap() == 1
+    })
+    .await;
+    rejecting.stop().await;
     // The helpers for the tests of others look through it too.
     testing::wait_until_drained(&producer, "q").await;
     let mut conn = pool.acquire().await.unwrap();

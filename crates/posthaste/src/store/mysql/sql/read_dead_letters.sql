@@ -1,6 +1,7 @@
 -- Reads dead letters.
 -- :ids; :is_locked: as they are now, and not as they were when the caller's transaction first looked
 -- Reads: dead_letter by its primary key. Locks: the rows, again.
+-- Its limit is above all others: the caller's session may have one of its own.
 -- Texts are returned as the bytes they are: the caller's session may be set to another character set.
 -- A line that names a value which is not given is left out; see criteria.rs.
 SELECT d.id, d.partition_id, d.seq, CONVERT(d.queue USING binary) AS queue, d.`partition`,
@@ -12,4 +13,5 @@ SELECT d.id, d.partition_id, d.seq, CONVERT(d.queue USING binary) AS queue, d.`p
 FROM {dead_letter} d FORCE INDEX (PRIMARY)
 WHERE d.id IN (:ids)
 ORDER BY d.id
+LIMIT 10000
 FOR UPDATE /* :is_locked */
