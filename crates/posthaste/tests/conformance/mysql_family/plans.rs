@@ -83,7 +83,8 @@ fn reading() -> Vec<(&'static str, String)> {
     vec![
         ("news", statement(sql!("news"), &[])),
         ("head", statement(sql!("head"), &["1"])),
-        ("look", statement(sql!("look"), &[OWNER, "1", READER, "1"])),
+        ("look", statement(sql!("look"), &[OWNER, "1", "1", READER, "1"])),
+        ("is_paused", statement(sql!("is_paused"), &["'q'"])),
         ("read", statement(sql!("read"), &["1", "10", "276", "20", "11", "20"])),
         ("take", statement(sql!("take"), &[])),
         ("peek", statement(sql!("peek"), &["15000", "'[1]'", "50"])),
