@@ -23,6 +23,7 @@ pub(crate) use self::{
 };
 use crate::{
     HandlerResult, LeaseConfig, OutboxError, WorkerTuning,
+    clock::Clock,
     limits::{MAX_SAVEPOINTS, PROCESSOR_SLICE},
     outage::{Outage, UNREACHABLE},
     store::{Acquired, Claim, Handling, Leased, Queue, Settled, Settlement, Store},
@@ -79,6 +80,8 @@ pub(crate) struct Shared<S> {
     /// The grace period is over: a handler that still runs is dropped.
     pub(crate) out_of_grace: CancellationToken,
     pub(crate) outage: Outage,
+    /// By which messages are as old as they are.
+    pub(crate) clock: Clock,
 }
 
 /// The circumstances of a batch.

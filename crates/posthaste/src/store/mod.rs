@@ -4,6 +4,7 @@ mod answer;
 mod batch;
 mod connections;
 mod failure;
+mod lag;
 mod remains;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod segments;
@@ -23,7 +24,7 @@ use sqlx::{Pool, Transaction, pool::PoolConnection};
 use uuid::Uuid;
 
 pub use self::tables::Tables;
-pub(crate) use self::{connections::Taken, failure::Failure};
+pub(crate) use self::{connections::Taken, failure::Failure, lag::Lagging};
 use crate::{OutboxError, OutboxMessage, Partitions, wake::Wake};
 
 type Result<T, E = OutboxError> = std::result::Result<T, E>;
@@ -508,6 +509,9 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
 
     /// How many of these messages are committed, and passed by the sequencer, but have no seq.
     fn strays(&self, suspects: &[i64]) -> impl Future<Output = Result<u64>> + Send;
+
+    /// How far the partitions of all queues are; in one statement, and without counting.
+    fn lag(&self) -> impl Future<Output = Result<Lagging>> + Send;
 
     /// Tells the worker processes that producers have enqueued.
     fn announce_enqueued(&self, tickets: &[Ticket]) -> impl Future<Output = Result<()>> + Send;

@@ -7,6 +7,7 @@
 
 mod cursor;
 mod enqueue;
+mod lag;
 mod migrate;
 mod statements;
 mod tick;
@@ -26,8 +27,9 @@ use uuid::Uuid;
 
 use self::statements::{Statements, fill, names};
 use super::{
-    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
-    Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
+    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, Lagging, NewMessage, NewsChannel, Queue,
+    Removed, Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim,
+    Trimmed,
     answer::{ANSWER_LIMIT, answer},
     connections::{Connections, Taken},
     failure::Failure,
@@ -380,6 +382,10 @@ impl Store for MySqlStore {
 
     async fn strays(&self, suspects: &[i64]) -> Result<u64> {
         vacuum::strays(self, suspects).await
+    }
+
+    async fn lag(&self) -> Result<Lagging> {
+        lag::lag(self).await
     }
 
     async fn announce_enqueued(&self, _tickets: &[Ticket]) -> Result<()> {

@@ -12,6 +12,7 @@ statements!(
     enqueued_mysql,
     find_queue,
     head,
+    lag,
     lock,
     look,
     news,

@@ -2,6 +2,7 @@
 
 mod cursor;
 mod enqueue;
+mod lag;
 mod migrate;
 mod statements;
 mod tick;
@@ -25,8 +26,9 @@ use uuid::Uuid;
 
 use self::statements::{Statements, fill, names};
 use super::{
-    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
-    Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
+    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, Lagging, NewMessage, NewsChannel, Queue,
+    Removed, Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim,
+    Trimmed,
     answer::{ANSWER_LIMIT, answer, answer_within},
     connections::{Connections, Taken},
     failure::Failure,
@@ -359,6 +361,10 @@ impl Store for PostgresStore {
 
     async fn strays(&self, suspects: &[i64]) -> Result<u64> {
         vacuum::strays(self, suspects).await
+    }
+
+    async fn lag(&self) -> Result<Lagging> {
+        lag::lag(self).await
     }
 
     async fn announce_enqueued(&self, tickets: &[Ticket]) -> Result<()> {

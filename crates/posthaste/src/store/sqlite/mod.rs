@@ -7,6 +7,7 @@
 mod busy;
 mod cursor;
 mod enqueue;
+mod lag;
 mod migrate;
 mod statements;
 mod tick;
@@ -32,9 +33,9 @@ use self::{
     transaction::Sessions,
 };
 use super::{
-    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, NewMessage, NewsChannel, Queue, Removed,
-    Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim, Trimmed,
-    connections::Connections, sealed,
+    Acquired, Backend, Begun, Claim, Enqueued, Handling, Kept, Lagging, NewMessage, NewsChannel, Queue,
+    Removed, Result, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick, Ticket, Trim,
+    Trimmed, connections::Connections, sealed,
 };
 use crate::{OutboxError, Partitions, wake::Wake};
 
@@ -355,6 +356,10 @@ impl Store for SqliteStore {
 
     async fn strays(&self, suspects: &[i64]) -> Result<u64> {
         vacuum::strays(self, suspects).await
+    }
+
+    async fn lag(&self) -> Result<Lagging> {
+        lag::lag(self).await
     }
 
     async fn announce_enqueued(&self, _tickets: &[Ticket]) -> Result<()> {
