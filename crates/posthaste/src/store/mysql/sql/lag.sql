@@ -3,8 +3,8 @@
 -- ? reader, ? reader, ? reader, ? reader; ? how many of the messages without a seq are looked at: the first ones, in the order
 -- of a tick
 -- Reads: queue and partition, all of them; per partition the newest link, the newest segment, the segment behind the cursor
--- and the message there, by their primary keys; pending by its primary key, from the first, and the first message of each
--- partition there. Counts nothing.
+-- and the message there, by their primary keys; pending by its primary key, from the first, and the messages that are
+-- there, by id. Counts nothing.
 -- A lease that has run out is none; nor is one that ends further ahead than it is long, since the clock jumped back: by more
 -- than a second, for the statement's clock stands still from its beginning, and the lease may have been taken since.
 -- One statement, so that all of it is true of one moment: what has no seq yet is behind no cursor either.
@@ -39,7 +39,7 @@ STRAIGHT_JOIN {outgoing} o FORCE INDEX (PRIMARY) ON o.partition_id >= c.partitio
 STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY)
     ON i.id = CAST(JSON_EXTRACT(o.ids, CONCAT('$[', c.processed_seq + 1 - o.first_seq, ']')) AS SIGNED)
 UNION ALL
-SELECT {now}, NULL, NULL, u.partition_id, 0, 0, 0, NULL, NULL, NULL, 0, i.created_at, u.id
-FROM (SELECT w.partition_id, min(w.id) AS id
-      FROM (SELECT n.id, n.partition_id FROM {pending} n ORDER BY n.id LIMIT ?) w GROUP BY w.partition_id) u
-STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = u.id
+SELECT {now}, NULL, NULL, w.partition_id, 0, 0, 0, NULL, NULL, NULL, 0, min(i.created_at), min(w.id)
+FROM (SELECT n.id, n.partition_id FROM {pending} n ORDER BY n.id LIMIT ?) w
+STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = w.id
+GROUP BY w.partition_id
