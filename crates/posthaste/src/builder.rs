@@ -20,6 +20,8 @@ use crate::{
 
 /// The reconciler needs no permit: it looks after those who hold them.
 const RECONCILER_CONNECTIONS: usize = 1;
+/// Nor does the monitor, which looks whether they get on.
+const MONITOR_CONNECTIONS: usize = 1;
 
 /// Puts an outbox with workers together. Made by [`Outbox::builder`].
 pub struct OutboxBuilder<DB: Backend> {
@@ -236,8 +238,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
         if self.migrates {
             <DB::Store as Store>::migrate(&self.pool, &self.tables).await?;
         }
-        let connections =
-            self.processors + self.guaranteed_maintenance + self.shared_maintenance + RECONCILER_CONNECTIONS;
+        let maintenance = self.guaranteed_maintenance + self.shared_maintenance;
+        let connections = self.processors + maintenance + RECONCILER_CONNECTIONS + MONITOR_CONNECTIONS;
         let is_transactional = |queue: &QueueConfig<DB>| matches!(queue.handler, Handler::Transactional(_));
         let handlers = if self.queues.iter().any(is_transactional) { self.processors } else { 0 };
         let store =

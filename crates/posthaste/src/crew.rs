@@ -10,8 +10,10 @@ use tokio::sync::{Notify, Semaphore};
 use uuid::Uuid;
 
 use crate::{
-    OutboxError, OutboxProfile, OutboxStats, WorkerTuning,
+    Health, OutboxError, OutboxProfile, OutboxStats, WorkerId, WorkerTuning,
+    clock::Clock,
     limits::LONGEST_SILENCE,
+    monitor::{Monitor, Watch},
     news,
     pauses::Pauses,
     processor::{ProcessedQueue, Processor, Shared},
@@ -23,6 +25,8 @@ use crate::{
     wake::Wake,
 };
 
+/// The name of the task that the sequencer is.
+const SEQUENCER: &str = "sequencer";
 /// How long after the grace period leases may take to be released.
 const RELEASE: Duration = Duration::from_millis(500);
 
@@ -45,6 +49,8 @@ pub(crate) struct Crew<S> {
     wake: Wake,
     counters: Counters,
     pauses: Pauses,
+    monitor: Monitor<S>,
+    worker_id: WorkerId,
     tasks: TaskSet,
     cancel: CancellationToken,
     out_of_grace: CancellationToken,
@@ -55,25 +61,30 @@ impl<S: Store> Crew<S> {
     /// Hires everybody and sets them to work.
     pub(crate) fn hire(terms: &Terms<S>) -> Self {
         let Terms { store, channel, queues, tunings, .. } = terms;
-        let cancel = CancellationToken::new();
-        let mut crew = Self {
-            store: store.clone(),
-            wake: Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied())),
-            counters: Counters::default(),
-            pauses: Pauses::default(),
-            tasks: TaskSet::new(cancel.clone()),
-            cancel,
-            out_of_grace: CancellationToken::new(),
-            grace: terms.grace,
-        };
+        let (cancel, counters) = (CancellationToken::new(), Counters::default());
         let waste = Waste::new(&tunings.vacuum);
         let shared = Shared {
             store: store.clone(),
             waste: waste.clone(),
             owner: Uuid::new_v4(),
-            out_of_grace: crew.out_of_grace.clone(),
-            outage: crew.counters.outage.clone(),
-            pauses: crew.pauses.clone(),
+            out_of_grace: CancellationToken::new(),
+            outage: counters.outage.clone(),
+            pauses: Pauses::default(),
+            clock: Clock::default(),
+        };
+        let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));
+        let worker_id = WorkerId(shared.owner);
+        let mut crew = Self {
+            store: store.clone(),
+            monitor: Monitor::new(&shared, Watch::new(worker_id, wake.partition_ids())),
+            wake,
+            counters,
+            pauses: shared.pauses.clone(),
+            worker_id,
+            tasks: TaskSet::new(cancel.clone()),
+            cancel,
+            out_of_grace: shared.out_of_grace.clone(),
+            grace: terms.grace,
         };
         crew.hire_maintenance(terms, &shared);
         crew.hire_reconciler(&tunings.reconciler, &shared);
@@ -86,10 +97,12 @@ impl<S: Store> Crew<S> {
         let (store, channel, wake, cancel) =
             (store.clone(), *channel, crew.wake.clone(), crew.cancel.clone());
         crew.tasks.spawn("news", async move { news::carry(&store, channel, &wake, &cancel).await });
+        crew.tasks.spawn("monitor", crew.monitor.clone().run(crew.cancel.clone()));
         if !terms.stats_interval.is_zero() {
             let log = crew.counters.clone().log_every(terms.stats_interval, crew.cancel.clone());
             crew.tasks.spawn("statistics", log);
         }
+        tracing::info!(%worker_id, "the workers of the outbox begin");
         // What was there before us.
         crew.wake.begin();
         waste.bell().notify_one();
@@ -113,7 +126,7 @@ impl<S: Store> Crew<S> {
             last_find: None,
         };
         let post = Post {
-            name: "sequencer",
+            name: SEQUENCER,
             tuning: &terms.tunings.sequencer,
             limit: ConcurrencyLimit::Tiered { guaranteed, shared: Arc::clone(&permits) },
             counter: Arc::clone(&self.counters.sequencer),
@@ -216,6 +229,14 @@ impl<S: Store> Crew<S> {
 
     pub(crate) fn stats(&self) -> OutboxStats {
         self.counters.read()
+    }
+
+    pub(crate) const fn worker_id(&self) -> WorkerId {
+        self.worker_id
+    }
+
+    pub(crate) fn health(&self) -> impl Future<Output = Health> + Send + use<S> {
+        self.monitor.clone().health(self.tasks.is_running(SEQUENCER))
     }
 
     /// Handlers get the grace period; then they are dropped and all leases released.

@@ -1,11 +1,12 @@
 //! A running outbox.
 
-use crate::{Outbox, OutboxStats, crew::Crew, store::Backend};
+use crate::{Health, Outbox, OutboxStats, WorkerId, crew::Crew, store::Backend};
 
 /// A running outbox. Dropping it without [`stop`](Self::stop) cancels the workers too, but waits for nothing: they end
 /// in the background, if the runtime goes on.
 pub struct OutboxHandle<DB: Backend> {
     outbox: Outbox<DB>,
+    worker_id: WorkerId,
     /// Gone once it is stopped.
     crew: Option<Crew<DB::Store>>,
 }
@@ -18,7 +19,7 @@ impl<DB: Backend> std::fmt::Debug for OutboxHandle<DB> {
 
 impl<DB: Backend> OutboxHandle<DB> {
     pub(crate) const fn new(outbox: Outbox<DB>, crew: Crew<DB::Store>) -> Self {
-        Self { outbox, crew: Some(crew) }
+        Self { outbox, worker_id: crew.worker_id(), crew: Some(crew) }
     }
 
     /// The outbox to enqueue to; it may be cloned and outlives the workers.
@@ -31,6 +32,30 @@ impl<DB: Backend> OutboxHandle<DB> {
     #[must_use]
     pub fn stats(&self) -> OutboxStats {
         self.crew.as_ref().map(Crew::stats).unwrap_or_default()
+    }
+
+    /// The name under which this process takes leases, from this start on: [`PartitionLag::owner`](crate::PartitionLag::owner) is
+    /// one. It is logged at the start.
+    #[must_use]
+    pub const fn worker_id(&self) -> WorkerId {
+        self.worker_id
+    }
+
+    /// Whether the database answers, messages get their order, and partitions make progress: for a readiness probe, by
+    /// [`Health::is_ready`], and for alerts. It looks now, and waits for the database for at most 3 s; the future does not borrow the
+    /// handle.
+    ///
+    /// What stands still is known from earlier looks, which the outbox makes by itself every 3 s: a partition that has work and
+    /// settles none of it is reported here, and logged as a warning, within 10 s. With so many partitions that a look takes longer than
+    /// 150 ms, it looks less often.
+    pub fn health(&self) -> impl Future<Output = Health> + Send + use<DB> {
+        let health = self.crew.as_ref().map(Crew::health);
+        async move {
+            match health {
+                Some(health) => health.await,
+                None => Health::unknown("the outbox is stopped".to_owned(), false),
+            }
+        }
     }
 
     /// Stops the workers. Handlers that run get the grace period; then they are dropped, which counts as no try, and all

@@ -46,7 +46,6 @@
 mod announcer;
 mod batch;
 mod builder;
-#[expect(dead_code, reason = "used from the next change on")]
 mod clock;
 mod crew;
 mod dead_letter;
@@ -58,8 +57,11 @@ mod enqueued;
 mod error;
 mod handle;
 mod handler;
+mod health;
+mod lag;
 mod limits;
 mod message;
+mod monitor;
 mod news;
 mod outage;
 mod outbox;
@@ -88,6 +90,8 @@ pub use handler::{
     HandlerResult, LeaseConfig, LeasedHandler, LeasedMessageHandler, MessageResult, PerMessageAdapter,
     TransactionalHandler, TransactionalMessageHandler,
 };
+pub use health::{DatabaseHealth, Health, SequencerHealth, Stall, StallCause};
+pub use lag::{PartitionLag, WorkerId};
 pub use limits::{
     DEFAULT_DEAD_LETTER_LIMIT, DEFAULT_GRACE, DEFAULT_GUARANTEED_MAINTENANCE, DEFAULT_LEASE_DURATION,
     DEFAULT_LEASE_HEADROOM, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS,

@@ -10,7 +10,7 @@ use std::{
 use sqlx::{Connection, Pool, Transaction, pool::PoolConnection};
 
 use crate::{
-    EnqueueMessage, OutboxBuilder, OutboxError, OutboxMessageId,
+    EnqueueMessage, OutboxBuilder, OutboxError, OutboxMessageId, PartitionLag,
     announcer::Announcer,
     limits::DEFAULT_MAX_PAYLOAD,
     message::excerpt,
@@ -314,6 +314,18 @@ impl<DB: Backend> Outbox<DB> {
         self.inner.bell.paused(&queue, is_paused);
         tracing::info!(queue = name, is_paused, "a queue was paused or resumed");
         Ok(())
+    }
+
+    /// How far each partition of all queues is behind, in the order of the queues' names: one statement, on a connection of the
+    /// outbox's own, that counts no messages and reads a few rows a partition.
+    ///
+    /// An outbox whose workers were stopped has no such connection any more: [`connect`](Self::connect) makes another.
+    ///
+    /// # Errors
+    ///
+    /// What the database says.
+    pub async fn lag(&self) -> Result<Vec<PartitionLag>, OutboxError> {
+        Ok(self.inner.store.lag().await?.partitions)
     }
 
     /// Begins a transaction, runs `work` in it, commits, and tells the workers at once. An error rolls back.

@@ -61,6 +61,12 @@ impl TaskSet {
         self.tasks.push((name.into(), tokio::spawn(task)));
     }
 
+    /// Whether a task of this name was spawned and has not ended.
+    #[must_use]
+    pub fn is_running(&self, name: &str) -> bool {
+        self.tasks.iter().any(|(spawned, task)| spawned == name && !task.is_finished())
+    }
+
     /// Cancels, waits for every task however long it takes, and reports on each, in the order they were spawned.
     pub async fn shutdown(mut self) -> Vec<TaskReport> {
         self.cancel.cancel();

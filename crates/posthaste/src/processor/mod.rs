@@ -31,6 +31,7 @@ pub(crate) use self::{
 };
 use crate::{
     HandlerResult, LeaseConfig, OutboxError, WorkerTuning,
+    clock::Clock,
     limits::{MAX_SAVEPOINTS, PROCESSOR_SLICE},
     outage::{Outage, UNREACHABLE},
     pauses::Pauses,
@@ -91,6 +92,8 @@ pub(crate) struct Shared<S> {
     pub(crate) out_of_grace: CancellationToken,
     pub(crate) outage: Outage,
     pub(crate) pauses: Pauses,
+    /// By which messages are as old as they are.
+    pub(crate) clock: Clock,
 }
 
 /// The circumstances of a batch.

@@ -6,6 +6,7 @@ mod connections;
 mod criteria;
 mod dead_letters;
 mod failure;
+mod lag;
 mod peeked;
 mod remains;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
@@ -26,7 +27,7 @@ use sqlx::{Pool, Transaction, pool::PoolConnection};
 use uuid::Uuid;
 
 pub use self::tables::Tables;
-pub(crate) use self::{connections::Taken, failure::Failure};
+pub(crate) use self::{connections::Taken, failure::Failure, lag::Lagging};
 use crate::{
     DeadLetterMessage, DeadLetterScope, DeadLetterStatus, OutboxError, OutboxMessage, OutboxMessageId,
     Partitions, enqueued::EnqueuedMessage, wake::Wake,
@@ -668,6 +669,9 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         conn: &mut <Self::Db as sqlx::Database>::Connection,
         ids: &[i64],
     ) -> impl Future<Output = Result<()>> + Send;
+
+    /// How far the partitions of all queues are; in one statement, and without counting.
+    fn lag(&self) -> impl Future<Output = Result<Lagging>> + Send;
 
     /// Tells the worker processes that producers have enqueued.
     fn announce_enqueued(&self, tickets: &[Ticket]) -> impl Future<Output = Result<()>> + Send;

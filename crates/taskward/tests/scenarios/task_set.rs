@@ -98,3 +98,14 @@ async fn dropping_the_set_cancels_its_tasks() {
     drop(tasks);
     end.await.expect("it ends by itself, it is not aborted");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_task_is_running_until_it_ends() {
+    let cancel = CancellationToken::new();
+    let tasks = cooperative(&cancel);
+    assert!(["slow", "early", "faulty"].iter().all(|name| tasks.is_running(name)));
+    settle().await;
+    assert!(tasks.is_running("slow"));
+    assert!(!tasks.is_running("early") && !tasks.is_running("faulty") && !tasks.is_running("unknown"));
+    tasks.shutdown().await;
+}

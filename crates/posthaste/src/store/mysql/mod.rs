@@ -8,6 +8,7 @@
 mod cursor;
 mod dead_letters;
 mod enqueue;
+mod lag;
 mod migrate;
 mod peek;
 mod statements;
@@ -28,9 +29,9 @@ use uuid::Uuid;
 
 use self::statements::{Statements, fill, names};
 use super::{
-    Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lock, NewMessage, NewsChannel, Picked,
-    Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick,
-    Ticket, Trim, Trimmed, Unsettled,
+    Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lagging, Lock, NewMessage,
+    NewsChannel, Picked, Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed,
+    Suspects, Tables, Tick, Ticket, Trim, Trimmed, Unsettled,
     answer::{ANSWER_LIMIT, answer},
     connections::{Connections, Taken},
     failure::Failure,
@@ -455,6 +456,10 @@ impl Store for MySqlStore {
 
     async fn delete_dead_letters(&self, conn: &mut MySqlConnection, ids: &[i64]) -> Result<()> {
         dead_letters::delete(self, conn, ids).await
+    }
+
+    async fn lag(&self) -> Result<Lagging> {
+        lag::lag(self).await
     }
 
     async fn announce_enqueued(&self, _tickets: &[Ticket]) -> Result<()> {

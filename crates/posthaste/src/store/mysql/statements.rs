@@ -16,6 +16,7 @@ statements!(
     find_queue,
     head,
     is_paused,
+    lag,
     lock,
     lock_dead_letters,
     look,

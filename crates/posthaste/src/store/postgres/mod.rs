@@ -3,6 +3,7 @@
 mod cursor;
 mod dead_letters;
 mod enqueue;
+mod lag;
 mod migrate;
 mod peek;
 mod statements;
@@ -27,9 +28,9 @@ use uuid::Uuid;
 
 use self::statements::{Statements, fill, names};
 use super::{
-    Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lock, NewMessage, NewsChannel, Picked,
-    Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick,
-    Ticket, Trim, Trimmed, Unsettled,
+    Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lagging, Lock, NewMessage,
+    NewsChannel, Picked, Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed,
+    Suspects, Tables, Tick, Ticket, Trim, Trimmed, Unsettled,
     answer::{ANSWER_LIMIT, answer, answer_within},
     connections::{Connections, Taken},
     failure::Failure,
@@ -434,6 +435,10 @@ impl Store for PostgresStore {
 
     async fn delete_dead_letters(&self, conn: &mut PgConnection, ids: &[i64]) -> Result<()> {
         dead_letters::delete(self, conn, ids).await
+    }
+
+    async fn lag(&self) -> Result<Lagging> {
+        lag::lag(self).await
     }
 
     async fn announce_enqueued(&self, tickets: &[Ticket]) -> Result<()> {

@@ -10,6 +10,7 @@ statements!(
     enqueue,
     find_queue,
     is_paused,
+    lag,
     lock,
     look,
     mark_redelivered,

@@ -8,6 +8,7 @@ mod busy;
 mod cursor;
 mod dead_letters;
 mod enqueue;
+mod lag;
 mod migrate;
 mod peek;
 mod statements;
@@ -34,9 +35,9 @@ use self::{
     transaction::Sessions,
 };
 use super::{
-    Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lock, NewMessage, NewsChannel, Picked,
-    Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed, Suspects, Tables, Tick,
-    Ticket, Trim, Trimmed, Unsettled, connections::Connections, sealed,
+    Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lagging, Lock, NewMessage,
+    NewsChannel, Picked, Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed,
+    Suspects, Tables, Tick, Ticket, Trim, Trimmed, Unsettled, connections::Connections, sealed,
 };
 use crate::{
     DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, enqueued::EnqueuedMessage, wake::Wake,
@@ -433,6 +434,10 @@ impl Store for SqliteStore {
 
     async fn delete_dead_letters(&self, conn: &mut SqliteConnection, ids: &[i64]) -> Result<()> {
         dead_letters::delete(self, conn, ids).await
+    }
+
+    async fn lag(&self) -> Result<Lagging> {
+        lag::lag(self).await
     }
 
     async fn announce_enqueued(&self, _tickets: &[Ticket]) -> Result<()> {

@@ -14,6 +14,7 @@ statements!(
     forget_count,
     ids,
     is_paused,
+    lag,
     look,
     mark_redelivered,
     news,

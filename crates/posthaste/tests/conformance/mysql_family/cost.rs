@@ -21,13 +21,17 @@ use crate::{
     dialect::Dialect,
     effects::{Turnstile, all_settled, each, effects, send, whole},
     modes::Mode,
-    stage::{Memory, Step, builder_on, count, eventually, fresh, quick_retries, register, secs, settled},
+    stage::{
+        Memory, Step, builder_on, count, eventually, fresh, insert_by_hand, quick_retries, register, secs,
+        settled,
+    },
 };
 
 on_both! {
     []:
         an_enqueue_in_a_transaction_is_two_statements_and_one_more_to_find_the_ids_on_mysql,
         an_idle_process_reads_little_and_writes_nothing,
+        lag_is_one_statement_however_many_partitions_and_messages_there_are,
         a_leased_batch_in_steady_state_is_a_read_and_a_settlement,
         a_transactional_batch_is_a_statement_a_message_and_five_more,
         a_transactional_call_for_a_batch_is_six_statements;
@@ -195,6 +199,24 @@ async fn an_idle_process_reads_little_and_writes_nothing<S: Family>() {
     handle.stop().await;
     pool.close().await;
     db.remove().await;
+}
+
+async fn lag_is_one_statement_however_many_partitions_and_messages_there_are<S: Family>() {
+    for (partitions, each) in [(1, 0), (1, 5000), (64, 50)] {
+        let db = fresh::<S>().await;
+        register(&db, Partitions::of(partitions)).await;
+        insert_by_hand(&db.pool, each, "x").await;
+        let counter = Counter::before(&db.pool).await;
+        let pool = counter.pool(&db.pool).await;
+        let outbox = Outbox::connect(pool.clone()).await.unwrap();
+        // The first one sets its session up.
+        outbox.lag().await.unwrap();
+        counter.reset();
+        outbox.lag().await.unwrap();
+        assert_eq!(counter.all(), 1, "{:?}", counter.statements.lock().unwrap());
+        pool.close().await;
+        db.remove().await;
+    }
 }
 
 const BATCHES: i64 = 20;

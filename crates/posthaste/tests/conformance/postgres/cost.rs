@@ -3,8 +3,8 @@
 use posthaste::{EnqueueMessage, Outbox, OutboxProfile, Partitions};
 use sqlx::PgPool;
 
-use super::{count, fresh};
-use crate::stage::{Memory, eventually, millis, register, secs, settled};
+use super::{Db, count, fresh};
+use crate::stage::{Memory, builder, eventually, grows_to, insert_by_hand, millis, register, secs, settled};
 
 /// Calls of the statements on our tables since the last reset, by what they are.
 async fn calls(pool: &PgPool, like: &str) -> i64 {
@@ -80,6 +80,50 @@ async fn an_idle_process_reads_little_and_writes_nothing() {
     assert_eq!(count(&db.pool, rows).await, 0, "nothing is written");
     handle.stop().await;
     db.remove().await;
+}
+
+/// So many messages in each partition with their order, and as many without.
+async fn gather(db: &Db, partitions: Partitions, each: u32) {
+    register(db, partitions).await;
+    let sequencer = builder(db).start().await.unwrap();
+    insert_by_hand(&db.pool, each, "x").await;
+    let head = "SELECT coalesce(sum(last_seq), 0)::bigint FROM (SELECT max(last_seq) AS last_seq FROM posthaste_outgoing GROUP BY partition_id) h";
+    let goal = i64::from(each) * i64::from(partitions.count());
+    grows_to(goal, "messages have their order", async || count(&db.pool, head).await).await;
+    sequencer.stop().await;
+    insert_by_hand(&db.pool, each, "x").await;
+}
+
+/// What a look at the lag costs: its statements, and the pages that it reads.
+async fn cost_of_lag(db: &Db) -> (i64, i64) {
+    let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
+    // The first one reads the catalogue too.
+    outbox.lag().await.unwrap();
+    reset(&db.pool).await;
+    outbox.lag().await.unwrap();
+    let pages = "SELECT coalesce(sum(shared_blks_hit + shared_blks_read), 0)::bigint FROM pg_stat_statements s
+                 JOIN pg_database d ON d.oid = s.dbid WHERE d.datname = current_database() AND query LIKE 'WITH newest%'";
+    (calls(&db.pool, "%posthaste\\_%").await, count(&db.pool, pages).await)
+}
+
+#[tokio::test]
+async fn lag_is_one_statement_that_a_hundred_thousand_waiting_messages_do_not_slow() {
+    let (few, many, wide) = (fresh().await, fresh().await, fresh().await);
+    for db in [&few, &many, &wide] {
+        sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").execute(&db.pool).await.unwrap();
+    }
+    gather(&few, Partitions::of(1), 1000).await;
+    gather(&many, Partitions::of(1), 100_000).await;
+    gather(&wide, Partitions::of(64), 16).await;
+    let (of_few, of_many, of_wide) =
+        (cost_of_lag(&few).await, cost_of_lag(&many).await, cost_of_lag(&wide).await);
+    println!("(statements, pages): {of_few:?}, {of_many:?}, {of_wide:?}");
+    assert_eq!((of_few.0, of_many.0, of_wide.0), (1, 1, 1), "statements");
+    assert!(of_many.1 <= of_few.1 + 30, "{} pages of few messages, {} of many", of_few.1, of_many.1);
+    assert!(of_wide.1 <= of_few.1 + 64 * 20, "{} pages of one partition, {} of 64", of_few.1, of_wide.1);
+    for db in [few, many, wide] {
+        db.remove().await;
+    }
 }
 
 #[tokio::test]

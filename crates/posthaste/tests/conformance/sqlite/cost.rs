@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use posthaste::{EnqueueMessage, Outbox, OutboxProfile, Partitions};
-use sqlx::SqlitePool;
+use sqlx::{AssertSqlSafe, Row, SqlitePool};
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
@@ -11,7 +11,10 @@ use tracing::{
 };
 
 use super::stage::{Memory, count, eventually, millis, secs, settled};
-use crate::fresh::{Fresh, servers};
+use crate::{
+    fresh::{Fresh, servers},
+    stage::{insert_by_hand, register},
+};
 
 /// The statements that were run so far, in this process. How a transaction begins and ends is not among them.
 #[derive(Clone, Default)]
@@ -148,6 +151,37 @@ async fn an_idle_process_reads_little_and_writes_nothing() {
     assert!(all <= 10 * 20, "{all} statements in 10 s: {ran:#?}");
     drop(conn);
     handle.stop().await;
+    db.remove().await;
+}
+
+#[tokio::test]
+async fn lag_is_one_statement_that_looks_at_few_messages_however_many_there_are() {
+    let (statements, db) = database().await;
+    register(&db, Partitions::of(64)).await;
+    insert_by_hand(&db.pool, 100, "x").await;
+    let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
+    // The first one opens its connection.
+    outbox.lag().await.unwrap();
+    statements.take();
+    outbox.lag().await.unwrap();
+    let ran = statements.take();
+    assert_eq!(ran.len(), 1, "{ran:#?}");
+    // It begins where it should in each of the tables that grow, and never at their beginning; what the newest tick is, is known
+    // by the end of the first of them.
+    let code = include_str!("../../../src/store/sqlite/sql/lag.sql").lines();
+    let mut sql = code.filter(|line| !line.trim_start().starts_with("--")).collect::<Vec<_>>().join("\n");
+    for table in ["queue", "partition", "incoming", "tick", "outgoing", "cursor"] {
+        sql = sql.replace(&format!("{{{table}}}"), &format!("posthaste_{table}"));
+    }
+    let sql = sql.replace("{now}", "1").replace("?1", "'default'").replace("?2", "1000");
+    let plan =
+        sqlx::raw_sql(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {sql}"))).fetch_all(&db.pool).await.unwrap();
+    let scans: Vec<String> = plan
+        .iter()
+        .map(|row| row.get::<String, _>("detail"))
+        .filter(|detail| detail.starts_with("SCAN"))
+        .collect();
+    assert_eq!(scans, ["SCAN q", "SCAN t", "SCAN u"], "the queues, the newest tick, the window");
     db.remove().await;
 }
 
