@@ -16,6 +16,7 @@ use crate::{
     processor::{AnyLeasedHandler, AnyTransactionalHandler, EachMessage, Mode, ProcessedQueue, WholeBatch},
     queue::check_name,
     store::{Backend, Queue, Store, Tables},
+    telemetry,
 };
 
 /// The reconciler needs no permit: it looks after those who hold them.
@@ -232,6 +233,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             reconciler: self.reconciler.unwrap_or(self.profile.reconciler),
         };
         self.check(&tunings)?;
+        telemetry::describe();
 
         if self.migrates {
             <DB::Store as Store>::migrate(&self.pool, &self.tables).await?;

@@ -48,6 +48,10 @@ mod tests {
         clock.compare(now - minute, micros(now - hour), now + minute);
         let age = clock.age(now - hour - minute);
         assert!(age >= minute && age < 2 * minute, "{age:?}");
-        assert_eq!(clock.age(now), Duration::ZERO, "stamped later than now, by a clock that has been set since");
+        assert_eq!(
+            clock.age(now),
+            Duration::ZERO,
+            "stamped later than now, by a clock that has been set since"
+        );
     }
 }

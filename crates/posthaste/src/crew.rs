@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::{
     OutboxError, OutboxProfile, OutboxStats, WorkerTuning,
+    clock::Clock,
     limits::LONGEST_SILENCE,
     news,
     processor::{ProcessedQueue, Processor, Shared},
@@ -18,6 +19,7 @@ use crate::{
     sequencer::{OpenTransactions, Sequencer},
     stats::{Counter, Counters},
     store::{NewsChannel, Store},
+    telemetry::SequencerMetrics,
     vacuum::{Vacuum, Waste},
     wake::Wake,
 };
@@ -70,6 +72,7 @@ impl<S: Store> Crew<S> {
             owner: Uuid::new_v4(),
             out_of_grace: crew.out_of_grace.clone(),
             outage: crew.counters.outage.clone(),
+            clock: Clock::default(),
         };
         crew.hire_maintenance(terms, &shared);
         crew.hire_reconciler(&tunings.reconciler, &shared);
@@ -107,6 +110,7 @@ impl<S: Store> Crew<S> {
             open: OpenTransactions::default(),
             busy_since: None,
             last_find: None,
+            metrics: SequencerMetrics::default(),
         };
         let post = Post {
             name: "sequencer",

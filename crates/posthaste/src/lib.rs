@@ -31,6 +31,9 @@
 //! them on by default). A handler is *leased*, outside any transaction and at least once
 //! ([`LeasedMessageHandler`], [`LeasedHandler`]), or *transactional*, in the transaction that settles and exactly once
 //! ([`TransactionalMessageHandler`], [`TransactionalHandler`]).
+//!
+//! What it does can be seen in `tracing` spans, in metrics (feature `metrics`) and across services (feature `opentelemetry`): see
+//! `docs/telemetry.md`.
 
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(
@@ -58,6 +61,7 @@ mod reconciler;
 mod sequencer;
 mod stats;
 mod store;
+mod telemetry;
 mod tuning;
 mod vacuum;
 mod wake;
@@ -113,3 +117,8 @@ pub fn migration_sql<DB: Backend>(tables: &Tables) -> String {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So does the code of the page on telemetry.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/telemetry.md")]
+struct TelemetryPage;

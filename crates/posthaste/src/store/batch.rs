@@ -42,7 +42,13 @@ where
         };
         // Not every database calls a text by that name: MySQL gives its bytes, whatever the session's character set.
         let headers: Option<String> = row.try_get_unchecked("headers")?;
-        let headers = headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str)?;
+        let headers = headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str).map_err(|_| {
+            // What the parser says would show some of them.
+            let name = &queue.name;
+            OutboxError::Unsuitable(format!(
+                "queue {name:?}: the headers of message {seq} of partition {partition} are no list of pairs"
+            ))
+        })?;
         let created_us: i64 = row.try_get("created_us")?;
         messages.push(OutboxMessage {
             id: OutboxMessageId(id),

@@ -29,7 +29,7 @@ pub(super) fn fill(names: &Names, sql: &str) -> String {
     let incoming = names.table("incoming").replace('\'', "''");
     names
         .fill(sql)
-                .replace("{incoming_stamp}", &names.unqualified("incoming_stamp"))
+        .replace("{incoming_stamp}", &names.unqualified("incoming_stamp"))
         .replace("{dead_letter_queue}", &names.unqualified("dead_letter_queue"))
         .replace("{dead_letter_status}", &names.unqualified("dead_letter_status"))
         .replace("{incoming_literal}", &format!("'{incoming}'"))

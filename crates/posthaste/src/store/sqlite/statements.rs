@@ -46,7 +46,7 @@ pub(super) fn fill(names: &Names, sql: &str) -> String {
     names
         .fill(sql)
         .replace("{now}", NOW)
-                .replace("{queue_name}", &names.unqualified("queue"))
+        .replace("{queue_name}", &names.unqualified("queue"))
         .replace("{dead_letter_name}", &names.unqualified("dead_letter"))
         .replace("{dead_letter_queue}", &names.table("dead_letter_queue"))
         .replace("{dead_letter_status}", &names.table("dead_letter_status"))
