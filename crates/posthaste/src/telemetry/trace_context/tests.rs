@@ -59,7 +59,7 @@ fn a_state_is_told_too_if_there_is_one() {
     traced(|| {
         let span = tracing::info_span!("business");
         let context = enqueued_by(&given).expect("it is valid");
-        let remote = opentelemetry::Context::new().with_remote_span_context(context);
+        let remote = Context::new().with_remote_span_context(context);
         span.set_parent(remote).expect("it is new");
         let _entered = span.enter();
         let message = EnqueueMessage::new("x");
