@@ -146,3 +146,16 @@ fn what_is_observed_of_the_queues_becomes_gauges() {
     let reachable = gauges().remove("posthaste_database_reachable{}");
     assert_eq!(reachable.as_deref(), Some("0"), "and the queues are as they were last seen");
 }
+
+#[test]
+fn each_time_that_the_database_does_not_answer_is_counted() {
+    use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+    let recorder = DebuggingRecorder::new();
+    let outage = ::metrics::with_local_recorder(&recorder, crate::outage::Outage::default);
+    for _ in 0..3 {
+        outage.noticed("sequencer", &sqlx::Error::WorkerCrashed.into());
+    }
+    let counted = recorder.snapshotter().snapshot().into_vec();
+    let counted: Vec<_> = counted.iter().map(|(key, _, _, value)| (key.key().name(), value)).collect();
+    assert_eq!(counted, [("posthaste_unanswered_total", &DebugValue::Counter(3))]);
+}
