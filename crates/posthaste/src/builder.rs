@@ -217,6 +217,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
 
     /// Migrates unless told not to, registers the queues, and starts the workers.
     ///
+    /// With the feature `metrics`, install the recorder before: what is counted is registered with the one that is there now.
+    ///
     /// # Errors
     ///
     /// If a queue's name is not valid or given twice, its number of partitions differs from the registered one, the

@@ -130,6 +130,8 @@ impl<DB: Backend> Outbox<DB> {
 
     /// An outbox for a process that only enqueues, to queues that another process registered.
     ///
+    /// With the feature `metrics`, install the recorder before.
+    ///
     /// # Errors
     ///
     /// If the tables are not there or do not fit, or the database does not answer.
@@ -160,6 +162,8 @@ impl<DB: Backend> Outbox<DB> {
     }
 
     /// Enqueues a message: it is delivered once the transaction that `conn` is in has committed.
+    ///
+    /// With the feature `opentelemetry`, it carries the trace of the current span in its headers; see `docs/telemetry.md`.
     ///
     /// # Errors
     ///
