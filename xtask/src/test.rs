@@ -56,6 +56,9 @@ pub fn run(options: &TestOptions) -> Result<()> {
         if present.contains(&Database::Sqlite) {
             steps.push(("example `orders`", example("orders", None)));
             steps.push(("example `dead_letters`", example("dead_letters", None)));
+            let mut metrics = example("metrics", None);
+            metrics.args(["--seconds", "3"]);
+            steps.push(("example `metrics`", metrics));
         }
         for address in &fleet.addresses {
             steps.push(("example `orders`", example("orders", Some(&address.url))));

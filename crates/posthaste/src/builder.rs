@@ -16,6 +16,7 @@ use crate::{
     processor::{AnyLeasedHandler, AnyTransactionalHandler, EachMessage, Mode, ProcessedQueue, WholeBatch},
     queue::check_name,
     store::{Backend, Queue, Store, Tables},
+    telemetry,
 };
 
 /// The reconciler needs no permit: it looks after those who hold them.
@@ -218,6 +219,8 @@ impl<DB: Backend> OutboxBuilder<DB> {
 
     /// Migrates unless told not to, registers the queues, and starts the workers.
     ///
+    /// With the feature `metrics`, install the recorder before: what is counted is registered with the one that is there now.
+    ///
     /// # Errors
     ///
     /// If a queue's name is not valid or given twice, its number of partitions differs from the registered one, the
@@ -234,6 +237,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             reconciler: self.reconciler.unwrap_or(self.profile.reconciler),
         };
         self.check(&tunings)?;
+        telemetry::describe();
 
         if self.migrates {
             <DB::Store as Store>::migrate(&self.pool, &self.tables).await?;

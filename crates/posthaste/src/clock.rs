@@ -25,7 +25,6 @@ impl Clock {
     }
 
     /// How old what the database stamped is by its clock.
-    #[cfg_attr(not(test), expect(dead_code, reason = "used from the next change on"))]
     pub(crate) fn age(&self, stamped: SystemTime) -> Duration {
         let now = micros(SystemTime::now()).saturating_add(self.ahead_us.load(Ordering::Relaxed));
         Duration::from_micros(u64::try_from(now.saturating_sub(micros(stamped))).unwrap_or_default())

@@ -21,6 +21,7 @@ use crate::{
     sequencer::{OpenTransactions, Sequencer},
     stats::{Counter, Counters},
     store::{NewsChannel, Store},
+    telemetry::SequencerMetrics,
     vacuum::{Vacuum, Waste},
     wake::Wake,
 };
@@ -124,6 +125,7 @@ impl<S: Store> Crew<S> {
             open: OpenTransactions::default(),
             busy_since: None,
             last_find: None,
+            metrics: SequencerMetrics::default(),
         };
         let post = Post {
             name: SEQUENCER,

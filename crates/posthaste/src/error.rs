@@ -51,8 +51,11 @@ pub enum OutboxError {
     #[error("{0:?} is not a payload type: use 1 to {MAX_PAYLOAD_TYPE} printable ASCII characters")]
     InvalidPayloadType(String),
     /// A key is 1 to 255 bytes without NUL.
-    #[error("{0:?} is not a key: use 1 to {MAX_KEY} bytes without NUL")]
-    InvalidKey(String),
+    #[error("a key of {bytes} bytes is not valid: use 1 to {MAX_KEY} bytes without NUL")]
+    InvalidKey {
+        /// How many bytes it has. What it is may be nobody's business.
+        bytes: usize,
+    },
     /// At most 64 headers, 16 KiB together.
     #[error(
         "{count} headers of {bytes} bytes are too many: the limits are {MAX_HEADERS} and {MAX_HEADER_BYTES} bytes"

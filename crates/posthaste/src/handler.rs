@@ -2,10 +2,13 @@
 
 use std::{fmt::Display, sync::Arc, time::Duration};
 
+use tracing::Instrument;
+
 use crate::{
     Batch, OutboxMessage,
     limits::{DEFAULT_LEASE_DURATION, DEFAULT_LEASE_HEADROOM, MAX_LEASE_DURATION},
     store::Backend,
+    telemetry,
 };
 
 /// What became of one message.
@@ -104,7 +107,8 @@ impl<H: LeasedMessageHandler> LeasedMessageHandler for PerMessageAdapter<H> {
 async fn each_message<H: LeasedMessageHandler>(handler: &H, batch: &mut Batch<'_>) -> HandlerResult {
     while !batch.remaining().is_zero() {
         let Some(message) = batch.next_msg() else { break };
-        match LeasedMessageHandler::handle(handler, message).await {
+        let handling = LeasedMessageHandler::handle(handler, message);
+        match handling.instrument(telemetry::message(message)).await {
             MessageResult::Ok => batch.ack(),
             MessageResult::Reject(reason) => batch.reject(reason),
             MessageResult::Retry => {

@@ -32,7 +32,8 @@
 //! ([`LeasedMessageHandler`], [`LeasedHandler`]), or *transactional*, in the transaction that settles and exactly once
 //! ([`TransactionalMessageHandler`], [`TransactionalHandler`]).
 //!
-//! For the tests of a service that announces, the feature `test-util` adds a module `testing`.
+//! What it does can be seen in `tracing` spans, in metrics (feature `metrics`) and across services (feature `opentelemetry`): see
+//! `docs/telemetry.md`. For the tests of a service that announces, the feature `test-util` adds a module `testing`.
 
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(
@@ -72,6 +73,7 @@ mod reconciler;
 mod sequencer;
 mod stats;
 mod store;
+mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod testing;
 mod tuning;
@@ -136,3 +138,8 @@ pub fn migration_sql<DB: Backend>(tables: &Tables) -> String {
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// So does the code of the page on telemetry.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/telemetry.md")]
+struct TelemetryPage;

@@ -30,7 +30,7 @@ impl fmt::Display for OutboxMessageId {
 ///     .header("source", "web");
 /// assert_eq!(message.payload, b"42 euros");
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct EnqueueMessage<'a> {
     /// The partition; ignored if there is a key.
     pub partition: u32,
@@ -42,6 +42,25 @@ pub struct EnqueueMessage<'a> {
     pub key: Option<Cow<'a, str>>,
     /// Delivered along, in this order; a name may occur more than once.
     pub headers: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+}
+
+/// The name and the value of a header.
+pub(crate) type Header<'a> = (Cow<'a, str>, Cow<'a, str>);
+
+/// How long headers are together, by what the limit is of.
+pub(crate) fn header_bytes(headers: &[Header<'_>]) -> usize {
+    headers.iter().map(|(name, value)| name.len() + value.len()).sum()
+}
+
+/// Without the payload, the key and the headers, like [`OutboxMessage`].
+impl fmt::Debug for EnqueueMessage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EnqueueMessage")
+            .field("partition", &self.partition)
+            .field("payload_type", &self.payload_type)
+            .field("payload_bytes", &self.payload.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for EnqueueMessage<'_> {
@@ -107,7 +126,7 @@ impl<'a> EnqueueMessage<'a> {
         }
         check_payload_type(self.payload_type)?;
         self.key.as_deref().map_or(Ok(()), check_key)?;
-        let (count, bytes) = (self.headers.len(), self.headers.iter().map(|(n, v)| n.len() + v.len()).sum());
+        let (count, bytes) = (self.headers.len(), header_bytes(&self.headers));
         if count > MAX_HEADERS || bytes > MAX_HEADER_BYTES {
             return Err(OutboxError::TooManyHeaders { count, bytes });
         }
@@ -129,7 +148,7 @@ pub(crate) fn check_key(key: &str) -> Result<(), OutboxError> {
     if (1..=MAX_KEY).contains(&key.len()) && !key.contains('\0') {
         return Ok(());
     }
-    Err(OutboxError::InvalidKey(excerpt(key)))
+    Err(OutboxError::InvalidKey { bytes: key.len() })
 }
 
 /// Enough of a wrong value to recognise it by.

@@ -19,6 +19,7 @@ use crate::{
     outage::Outage,
     processor::Shared,
     store::{Lagging, Store},
+    telemetry::{self, Observed},
 };
 
 /// A look takes at most this part of the time, however many partitions there are.
@@ -104,9 +105,13 @@ impl<S: Store> Monitor<S> {
         if lagging.as_ref().is_err_and(OutboxError::is_retryable) {
             lagging = self.ask().await;
         }
+        if lagging.as_ref().is_err_and(OutboxError::is_retryable) {
+            telemetry::observed(false, &[]);
+        }
         let lagging = lagging?;
         let sight = self.watch.lock().unwrap_or_else(PoisonError::into_inner).look(&lagging, Instant::now());
         sight.words.iter().for_each(Word::say);
+        telemetry::observed(true, &sight.observed(&lagging));
         Ok(sight)
     }
 
@@ -140,6 +145,26 @@ pub(crate) struct Sight {
     /// How long the first message without a seq has been that.
     waiting: Option<Duration>,
     words: Vec<Word>,
+}
+
+impl Sight {
+    /// The same for each queue as a whole.
+    fn observed<'l>(&self, lagging: &'l Lagging) -> Vec<Observed<'l>> {
+        // The partitions come in the order of their queues.
+        let queues = lagging.partitions.chunk_by(|one, next| one.queue == next.queue);
+        let observed = |of: &'l [PartitionLag]| {
+            let queue = &of.first()?.queue;
+            let stalled = self.stalled.iter().filter(|stall| stall.queue == *queue).count();
+            Some(Observed {
+                queue,
+                depth: of.iter().map(|lag| lag.depth).sum(),
+                oldest_age: of.iter().filter_map(|lag| lag.oldest).max().unwrap_or_default(),
+                stalled_partitions: u64::try_from(stalled).unwrap_or(u64::MAX),
+                is_paused: of.iter().any(|lag| lag.is_paused),
+            })
+        };
+        queues.filter_map(observed).collect()
+    }
 }
 
 /// What is worth saying.

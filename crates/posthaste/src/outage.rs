@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::OutboxError;
+use crate::{OutboxError, telemetry::OutageMetrics};
 
 /// How long to wait for a database that does not answer.
 pub(crate) const UNREACHABLE: Duration = Duration::from_millis(500);
@@ -23,12 +23,14 @@ pub(crate) struct Outage {
     since: Arc<Mutex<Option<(Instant, Instant)>>>,
     /// How often it was noticed.
     count: Arc<AtomicU64>,
+    metrics: OutageMetrics,
 }
 
 impl Outage {
     /// The database did not answer a worker.
     pub(crate) fn noticed(&self, worker: &str, error: &OutboxError) {
         self.count.fetch_add(1, Ordering::Relaxed);
+        self.metrics.unanswered();
         let now = Instant::now();
         let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
         match &mut *since {

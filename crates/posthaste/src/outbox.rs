@@ -8,6 +8,7 @@ use std::{
 };
 
 use sqlx::{Connection, Pool, Transaction, pool::PoolConnection};
+use tracing::Instrument;
 
 use crate::{
     EnqueueMessage, OutboxBuilder, OutboxError, OutboxMessageId, PartitionLag,
@@ -17,6 +18,7 @@ use crate::{
     pauses::Pauses,
     queue::check_name,
     store::{Backend, Enqueued, NewMessage, Queue, Store, Tables, Ticket},
+    telemetry::{self, TraceContext},
     wake::Wake,
 };
 
@@ -140,6 +142,8 @@ impl<DB: Backend> Outbox<DB> {
 
     /// An outbox for a process that only enqueues, to queues that another process registered.
     ///
+    /// With the feature `metrics`, install the recorder before.
+    ///
     /// # Errors
     ///
     /// If the tables are not there or do not fit, or the database does not answer.
@@ -153,6 +157,7 @@ impl<DB: Backend> Outbox<DB> {
     ///
     /// If the tables are not there or do not fit, or the database does not answer.
     pub async fn connect_with(pool: Pool<DB>, tables: &Tables) -> Result<Self, OutboxError> {
+        telemetry::describe();
         let store = <DB::Store as Store>::open(pool.clone(), tables, PRODUCER_CONNECTIONS, 0).await?;
         let announcer = Announcer::spawn(store.clone());
         Ok(Self::new(pool, store, HashMap::new(), DEFAULT_MAX_PAYLOAD, Bell::Others(announcer)))
@@ -169,6 +174,8 @@ impl<DB: Backend> Outbox<DB> {
     }
 
     /// Enqueues a message: it is delivered once the transaction that `conn` is in has committed.
+    ///
+    /// With the feature `opentelemetry`, it carries the trace of the current span in its headers; see `docs/telemetry.md`.
     ///
     /// # Errors
     ///
@@ -197,10 +204,25 @@ impl<DB: Backend> Outbox<DB> {
         let target = conn.into();
         check_name(queue)?;
         messages.iter().try_for_each(|message| message.validate(self.inner.max_payload))?;
+        // The caller's, not that of the span which begins here.
+        let trace = TraceContext::current();
+        let span = telemetry::enqueue(queue, messages.len());
+        self.enqueue_valid(target, queue, messages, &trace).instrument(span).await
+    }
+
+    async fn enqueue_valid(
+        &self,
+        target: Target<'_, DB>,
+        queue: &str,
+        messages: &[EnqueueMessage<'_>],
+        trace: &TraceContext,
+    ) -> Result<Vec<OutboxMessageId>, OutboxError> {
         match target {
             Target::Connection(conn) => {
-                let rows = self.rows(conn, queue, messages).await?;
-                self.enqueue_rows(conn, &rows, false).await
+                let queue = self.queue(conn, queue).await?;
+                let rows = messages.iter().map(|message| row(&queue, message, trace));
+                let rows = rows.collect::<Result<Vec<_>, _>>()?;
+                self.enqueue_rows(conn, &queue, &rows, false).await
             }
             Target::Pool(pool) => {
                 // In tasks of their own, which are not dropped half-way: a connection that was dropped inside BEGIN would be
@@ -208,39 +230,40 @@ impl<DB: Backend> Outbox<DB> {
                 let (outbox, own, name) = (self.clone(), pool.clone(), queue.to_owned());
                 let queue = match self.known(queue) {
                     Some(queue) => queue,
-                    None => joined(
-                        tokio::spawn(async move {
+                    None => {
+                        let finding = async move {
                             outbox.queue(&mut *outbox.inner.store.lend(&own).await?, &name).await
-                        })
-                        .await,
-                    )?,
+                        };
+                        to_its_end(finding).await?
+                    }
                 };
-                let rows = messages.iter().map(|message| row(&queue, message).map(NewMessage::into_owned));
-                let rows = rows.collect::<Result<Vec<_>, _>>()?;
+                let rows = messages.iter().map(|message| row(&queue, message, trace));
+                let rows = rows.map(|row| row.map(NewMessage::into_owned)).collect::<Result<Vec<_>, _>>()?;
                 let (outbox, pool) = (self.clone(), pool.clone());
-                joined(
-                    tokio::spawn(async move {
-                        outbox.enqueue_rows(&mut *outbox.inner.store.lend(&pool).await?, &rows, true).await
-                    })
-                    .await,
-                )
+                let writing = async move {
+                    let mut conn = outbox.inner.store.lend(&pool).await?;
+                    outbox.enqueue_rows(&mut conn, &queue, &rows, true).await
+                };
+                to_its_end(writing).await
             }
         }
     }
 
-    /// The messages in their partitions; nothing is written yet.
-    async fn rows<'m>(
+    /// Writes messages of a queue, and counts them.
+    async fn enqueue_rows(
         &self,
         conn: &mut DB::Connection,
-        queue: &str,
-        messages: &'m [EnqueueMessage<'_>],
-    ) -> Result<Vec<NewMessage<'m>>, OutboxError> {
-        let queue = self.queue(conn, queue).await?;
-        messages.iter().map(|message| row(&queue, message)).collect()
+        queue: &Queue,
+        rows: &[NewMessage<'_>],
+        alone: bool,
+    ) -> Result<Vec<OutboxMessageId>, OutboxError> {
+        let ids = self.write(conn, rows, alone).await?;
+        queue.metrics.enqueued(ids.len());
+        Ok(ids)
     }
 
     /// Writes them: in the transaction that the connection is in, or else `alone`.
-    pub(crate) async fn enqueue_rows(
+    pub(crate) async fn write(
         &self,
         conn: &mut DB::Connection,
         rows: &[NewMessage<'_>],
@@ -422,12 +445,19 @@ impl<DB: Backend> Drop for Lent<DB> {
     }
 }
 
-/// The result of a task that only talks to the database.
-fn joined<T>(task: Result<Result<T, OutboxError>, tokio::task::JoinError>) -> Result<T, OutboxError> {
-    task.map_err(|_| sqlx::Error::WorkerCrashed)?
+/// The result of what only talks to the database, in a task of its own, which goes on if the caller does not.
+async fn to_its_end<T: Send + 'static>(
+    work: impl Future<Output = Result<T, OutboxError>> + Send + 'static,
+) -> Result<T, OutboxError> {
+    tokio::spawn(work.in_current_span()).await.map_err(|_| sqlx::Error::WorkerCrashed)?
 }
 
-fn row<'a>(queue: &Queue, message: &'a EnqueueMessage<'_>) -> Result<NewMessage<'a>, OutboxError> {
+/// A message in its partition, with what tells of the trace that it is of.
+fn row<'a>(
+    queue: &Queue,
+    message: &'a EnqueueMessage<'_>,
+    trace: &TraceContext,
+) -> Result<NewMessage<'a>, OutboxError> {
     let count = queue.count();
     let partition =
         message.key.as_ref().map_or(message.partition, |key| crate::queue::partition_of(key, count));
@@ -437,8 +467,8 @@ fn row<'a>(queue: &Queue, message: &'a EnqueueMessage<'_>) -> Result<NewMessage<
         max: count.saturating_sub(1),
     };
     let place = usize::try_from(partition).unwrap_or(usize::MAX);
-    let headers =
-        (!message.headers.is_empty()).then(|| serde_json::to_string(&message.headers)).transpose()?;
+    let headers = trace.headers(message);
+    let headers = (!headers.is_empty()).then(|| serde_json::to_string(&headers)).transpose()?;
     Ok(NewMessage {
         partition_id: *queue.partition_ids.get(place).ok_or_else(out_of_range)?,
         payload_type: Cow::Borrowed(message.payload_type),

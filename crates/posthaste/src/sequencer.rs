@@ -6,11 +6,13 @@ use std::{
 };
 
 use taskward::{CancellationToken, Directive, WorkerAction};
+use tracing::Instrument;
 
 use crate::{
     OutboxError, WorkerTuning,
     outage::{Outage, UNREACHABLE},
-    store::{Horizon, NewsChannel, Store, Ticket},
+    store::{Horizon, NewsChannel, Store, Tick, Ticket},
+    telemetry::{self, SequencerMetrics},
     vacuum::Waste,
     wake::Wake,
 };
@@ -43,6 +45,7 @@ pub(crate) struct Sequencer<S> {
     pub(crate) busy_since: Option<Instant>,
     /// When the last tick that found something began, and how much it found.
     pub(crate) last_find: Option<(Instant, u64)>,
+    pub(crate) metrics: SequencerMetrics,
 }
 
 impl<S> Sequencer<S> {
@@ -55,6 +58,23 @@ impl<S> Sequencer<S> {
             );
             self.busy_since = Some(Instant::now());
         }
+    }
+}
+
+impl<S: Store> Sequencer<S> {
+    async fn tick(&self, began: Instant) -> Result<Tick, OutboxError> {
+        let span = telemetry::tick();
+        let (most, announces) = (self.tuning.batch_size, self.channel == NewsChannel::Notified);
+        let mut tick = self.store.tick(most, announces).instrument(span.clone()).await;
+        // A connection that ended while it was idle says so only now: the next is new.
+        if tick.as_ref().is_err_and(OutboxError::is_retryable) {
+            tick = self.store.tick(most, announces).instrument(span.clone()).await;
+        }
+        if let Ok(tick) = &tick {
+            telemetry::ticked(&span, tick.taken, tick.partitions.len());
+            self.metrics.ticked(tick.taken, began);
+        }
+        tick
     }
 }
 
@@ -75,13 +95,7 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             }
             self.open.extend(self.wake.take_tickets(), Instant::now());
             let began = Instant::now();
-            let (most, announces) = (self.tuning.batch_size, self.channel == NewsChannel::Notified);
-            let mut tick = self.store.tick(most, announces).await;
-            // A connection that ended while it was idle says so only now: the next is new.
-            if tick.as_ref().is_err_and(OutboxError::is_retryable) {
-                tick = self.store.tick(most, announces).await;
-            }
-            let tick = match tick {
+            let tick = match self.tick(began).await {
                 Err(error) if error.is_retryable() => {
                     self.outage.noticed("sequencer", &error);
                     return Ok(Directive::Sleep(UNREACHABLE, sequenced));

@@ -10,7 +10,7 @@ use std::{
 
 use taskward::{CancellationToken, Directive, WorkerListener};
 
-use crate::outage::Outage;
+use crate::{outage::Outage, telemetry::WorkerMetrics};
 
 /// What the workers of this process have done since the start. See [`OutboxHandle::stats`](crate::OutboxHandle::stats).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -75,13 +75,25 @@ impl WorkerStats {
 }
 
 /// The counters of one process.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Counters {
     pub(crate) sequencer: Arc<Counter>,
     pub(crate) processor: Arc<Counter>,
     pub(crate) vacuum: Arc<Counter>,
     pub(crate) reconciler: Arc<Counter>,
     pub(crate) outage: Outage,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            sequencer: Arc::new(Counter::of("sequencer")),
+            processor: Arc::new(Counter::of("processor")),
+            vacuum: Arc::new(Counter::of("vacuum")),
+            reconciler: Arc::new(Counter::of("reconciler")),
+            outage: Outage::default(),
+        }
+    }
 }
 
 impl Counters {
@@ -118,7 +130,7 @@ impl Counters {
 }
 
 /// Counts what the workers of one kind do.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counter {
     executions: AtomicU64,
     idle: AtomicU64,
@@ -126,9 +138,23 @@ pub(crate) struct Counter {
     messages: AtomicU64,
     busy_us: AtomicU64,
     longest_us: AtomicU64,
+    metrics: WorkerMetrics,
 }
 
 impl Counter {
+    fn of(kind: &'static str) -> Self {
+        let zero = AtomicU64::default;
+        Self {
+            executions: zero(),
+            idle: zero(),
+            failures: zero(),
+            messages: zero(),
+            busy_us: zero(),
+            longest_us: zero(),
+            metrics: WorkerMetrics::of(kind),
+        }
+    }
+
     fn read(&self) -> WorkerStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         WorkerStats {
@@ -161,6 +187,7 @@ impl WorkerListener<u64> for Counter {
     fn on_error(&self, _worker: &str, _error: &str, took: Duration, _failures: u32, _backoff: Duration) {
         self.executed(took);
         self.failures.fetch_add(1, Ordering::Relaxed);
+        self.metrics.failed();
     }
 }
 
@@ -170,7 +197,7 @@ mod tests {
 
     #[test]
     fn executions_are_counted_by_what_came_of_them() {
-        let (counter, ms) = (Counter::default(), Duration::from_millis);
+        let (counter, ms) = (Counter::of("w"), Duration::from_millis);
         counter.on_complete("w", &Directive::Proceed(7), ms(2));
         counter.on_complete("w", &Directive::Idle(0), ms(1));
         counter.on_error("w", "no", ms(5), 1, ms(100));

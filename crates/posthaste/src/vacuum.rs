@@ -11,12 +11,14 @@ use std::{
 
 use taskward::{CancellationToken, Directive, WorkerAction};
 use tokio::{sync::Notify, time::Instant};
+use tracing::Instrument;
 
 use crate::{
     OutboxError, WorkerTuning,
     limits::{LONGEST_SILENCE, SEGMENT},
     outage::{Outage, UNREACHABLE},
     store::{Remains, Store, Surveyed, Trim, Trimmed},
+    telemetry::{self, VacuumMetrics},
 };
 
 /// How long little waste may lie before it is worth a pass.
@@ -106,6 +108,7 @@ pub(crate) struct Vacuum<S> {
     last_pass: Option<Instant>,
     /// When what other processes may have left behind was last looked for.
     last_look: Option<Instant>,
+    metrics: VacuumMetrics,
 }
 
 /// How a pass ended.
@@ -137,6 +140,7 @@ impl<S: Store> Vacuum<S> {
             server: None,
             last_pass: None,
             last_look: None,
+            metrics: VacuumMetrics::default(),
         }
     }
 
@@ -164,8 +168,11 @@ impl<S: Store> Vacuum<S> {
         let moved = self.waste.take();
         let partitions: Vec<_> =
             if looks_at_all { self.trimmed.keys().copied().collect() } else { moved.into_iter().collect() };
-        let mut removed = 0;
-        let ended = self.remove(&partitions, &mut removed, began + SLICE, cancel).await;
+        let (mut removed, span) = (0, telemetry::vacuum());
+        let removing = self.remove(&partitions, &mut removed, began + SLICE, cancel);
+        let ended = removing.instrument(span.clone()).await;
+        telemetry::vacuumed(&span, removed);
+        self.metrics.removed(removed);
         match &ended {
             Ok(Ended::Done) if looks_at_all => self.last_look = Some(began),
             Ok(Ended::Done) => {}

@@ -90,7 +90,8 @@ pub struct DeadLetterMessage {
     pub redelivered_as: Option<OutboxMessageId>,
 }
 
-/// Without payload, key and headers: they are nobody's business but the operator's.
+/// Without payload, key and headers, nor the reason, in which a handler may have put some of them: they are nobody's business but
+/// the operator's.
 impl fmt::Debug for DeadLetterMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeadLetterMessage")
@@ -101,7 +102,6 @@ impl fmt::Debug for DeadLetterMessage {
             .field("payload_type", &self.payload_type)
             .field("payload_bytes", &self.payload.len())
             .field("attempts", &self.attempts)
-            .field("reason", &self.reason)
             .field("status", &self.status)
             .finish_non_exhaustive()
     }

@@ -337,7 +337,12 @@ impl<DB: Backend> Outbox<DB> {
         let ids = page(self.picked(conn, selection).await?);
         let dead = self.read(conn, &ids, Lock::Wait).await?;
         let rows = dead.iter().map(NewMessage::again).collect::<Result<Vec<_>, _>>()?;
-        let new = self.enqueue_rows(conn, &rows, false).await?;
+        let new = self.write(conn, &rows, false).await?;
+        for together in dead.chunk_by(|one, next| one.queue == next.queue) {
+            if let Some(first) = together.first() {
+                self.queue(conn, &first.queue).await?.metrics.enqueued(together.len());
+            }
+        }
         let sent: Vec<_> = dead.iter().map(|dead| dead.id).zip(new).collect();
         if !sent.is_empty() {
             self.store().mark_redelivered(conn, &sent).await?;

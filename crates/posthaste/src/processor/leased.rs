@@ -12,6 +12,7 @@ use super::{
 use crate::{
     Batch, HandlerResult, LeasedHandler, OutboxError,
     store::{Leased, Store},
+    telemetry::Stopwatch,
 };
 
 /// A handler behind a pointer.
@@ -54,6 +55,8 @@ impl<S: Store> Processor<S> {
             return Handled::abandoned(batch.abandon());
         }
         self.claim.handled_epoch = leased.epoch;
+        let mut stopwatch = Stopwatch::default();
+        stopwatch.start();
         let outcome = {
             let call = pin!(catch_panic(async { handler.handle(&mut batch).await }));
             tokio::select! {
@@ -66,6 +69,8 @@ impl<S: Store> Processor<S> {
                 }
             }
         };
+        stopwatch.stop();
+        self.of.queue.metrics.handled(leased.messages.len(), &stopwatch);
         match outcome {
             Some(result) => Handled::judged(batch.verdict(result)),
             None => Handled::abandoned(batch.abandon()),

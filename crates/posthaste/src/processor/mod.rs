@@ -21,9 +21,10 @@ use std::{
 
 use taskward::{CancellationToken, Directive, WorkerAction, panic_text};
 use tokio::time::Instant;
+use tracing::{Instrument, Span};
 use uuid::Uuid;
 
-use self::settlement::{Decision, Handled, decide};
+use self::settlement::{Decision, Handled, Tally, decide};
 pub(crate) use self::{
     leased::AnyLeasedHandler,
     poison::Poison,
@@ -35,7 +36,8 @@ use crate::{
     limits::{MAX_SAVEPOINTS, PROCESSOR_SLICE},
     outage::{Outage, UNREACHABLE},
     pauses::Pauses,
-    store::{Acquired, Claim, Handling, Leased, Queue, Settled, Settlement, Store},
+    store::{Acquired, Claim, Handling, Leased, Queue, Settled, Store},
+    telemetry,
     vacuum::Waste,
 };
 
@@ -72,6 +74,8 @@ pub(crate) enum Mode<S: Store> {
 pub(crate) struct Processor<S: Store> {
     of: Arc<ProcessedQueue<S>>,
     partition_id: i32,
+    /// Its number in the queue.
+    partition: u32,
     shared: Shared<S>,
     claim: Claim,
     poison: Poison,
@@ -143,7 +147,8 @@ impl<S: Store> Processor<S> {
             handled_epoch: 0,
             is_transactional,
         };
-        Self { of, partition_id, shared, claim, poison, not_before: None, locked_since: None }
+        let partition = of.queue.number_of(partition_id);
+        Self { of, partition_id, partition, shared, claim, poison, not_before: None, locked_since: None }
     }
 
     /// Acquires, then handles and settles batch after batch until the partition is empty or the slice is over.
@@ -182,18 +187,19 @@ impl<S: Store> Processor<S> {
             let deadline = asked + self.of.lease.handler_budget();
             let turn = Turn { cancel, slice_ends, deadline, is_closed: AtomicBool::new(false) };
             let of = Arc::clone(&self.of);
+            let span = telemetry::batch(&of.queue.name, self.partition, &leased);
             let settled = match &of.mode {
-                Mode::Leased(handler) => self.lease(&**handler, &leased, &turn).await?,
+                Mode::Leased(handler) => {
+                    self.lease(&**handler, &leased, &turn).instrument(span.clone()).await?
+                }
                 Mode::Transactional { handler, timeout } => {
-                    self.transact(&**handler, *timeout, handling, &leased, &turn).await?
+                    let transacting = self.transact(&**handler, *timeout, handling, &leased, &turn);
+                    transacting.instrument(span.clone()).await?
                 }
             };
             asked = settled.asked;
             if !matches!(settled.outcome, Settled::Lost) {
-                let messages =
-                    u64::try_from(settled.processed_seq - leased.processed_seq).unwrap_or_default();
-                self.shared.waste.settled(self.partition_id, messages);
-                done += messages;
+                done += self.count(&leased, settled.tally, &span);
             }
             match settled.outcome {
                 Settled::Next(next) => leased = next,
@@ -206,6 +212,21 @@ impl<S: Store> Processor<S> {
                 Settled::Lost => return Ok(Directive::Sleep(RACED, done)),
             }
         }
+    }
+
+    /// Tells everybody what became of a batch; returns how many messages are settled.
+    fn count(&self, leased: &Leased, tally: Tally, span: &Span) -> u64 {
+        let Tally { settled, rejected, is_retry } = tally;
+        let retried = if is_retry { leased.messages.len().saturating_sub(settled) } else { 0 };
+        telemetry::ended(span, settled.saturating_sub(rejected), rejected, retried);
+        let metrics = &self.of.queue.metrics;
+        metrics.settled(leased.messages.get(..settled).unwrap_or_default(), rejected, &self.shared.clock);
+        if is_retry {
+            metrics.retried();
+        }
+        let messages = u64::try_from(settled).unwrap_or_default();
+        self.shared.waste.settled(self.partition_id, messages);
+        messages
     }
 
     async fn acquire(&mut self) -> Result<Acquired, OutboxError> {
@@ -271,20 +292,25 @@ impl<S: Store> Processor<S> {
 
     /// Remembers a decision that the database knows of; not one that came too late.
     fn settled(&mut self, decision: &Decision, asked: Instant, outcome: Settled) -> BatchSettled {
-        let Settlement { processed_seq, epoch, .. } = decision.settlement;
+        self.of.queue.metrics.settling_took(asked.elapsed());
         if matches!(outcome, Settled::Lost) {
             // Whoever settled knows better what comes next.
             tracing::warn!(
                 queue = &*self.of.queue.name,
                 partition_id = self.partition_id,
-                epoch,
+                epoch = decision.settlement.epoch,
                 "nothing was settled: the lease was taken over, or an earlier try whose answer was lost had done it",
             );
         } else {
             self.poison = decision.poison;
             self.not_before = decision.backoff.and_then(|backoff| Instant::now().checked_add(backoff));
         }
-        BatchSettled { outcome, processed_seq, asked }
+        BatchSettled { outcome, tally: decision.tally, asked }
+    }
+
+    fn settling(&self, decision: &Decision) -> Span {
+        let Tally { settled, rejected, .. } = decision.tally;
+        telemetry::settle(&self.of.queue.name, self.partition, settled, rejected)
     }
 
     /// Settles outside any transaction, and does not give up at once if the database does not answer: the handler's work
@@ -293,8 +319,10 @@ impl<S: Store> Processor<S> {
         self.claim.batch_size = decision.poison.size();
         let asked = Instant::now();
         let mut tries = 1;
+        let span = self.settling(&decision);
         let outcome = loop {
-            match self.shared.store.settle(&self.of.queue, &self.claim, &decision.settlement).await {
+            let settling = self.shared.store.settle(&self.of.queue, &self.claim, &decision.settlement);
+            match settling.instrument(span.clone()).await {
                 Err(error) if error.is_retryable() && tries < SETTLE_TRIES => {
                     self.shared.outage.noticed("processor, settling", &error);
                     tokio::time::sleep(UNREACHABLE * tries).await;
@@ -310,7 +338,7 @@ impl<S: Store> Processor<S> {
 /// A batch that is settled.
 struct BatchSettled {
     outcome: Settled,
-    processed_seq: i64,
+    tally: Tally,
     /// When the database was asked: the next lease counts from before that.
     asked: Instant,
 }

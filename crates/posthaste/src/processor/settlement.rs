@@ -34,6 +34,17 @@ pub(super) struct Decision {
     pub(super) poison: Poison,
     /// How long to stay away.
     pub(super) backoff: Option<Duration>,
+    pub(super) tally: Tally,
+}
+
+/// What became of the messages of a batch.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Settled, rejected ones included.
+    pub(super) settled: usize,
+    pub(super) rejected: usize,
+    /// What is left comes again after a back-off.
+    pub(super) is_retry: bool,
 }
 
 /// The only place that decides how far the cursor moves.
@@ -94,7 +105,9 @@ pub(super) fn decide(
         last_error,
         go_on,
     };
-    Decision { settlement, poison, backoff }
+    let (settled, rejected) = (verdict.done, settlement.burials.len());
+    let tally = Tally { settled, rejected, is_retry: backoff.is_some() };
+    Decision { settlement, poison, backoff, tally }
 }
 
 /// A message that has had all its tries, the last of which ended with the death of its worker.
@@ -235,8 +248,11 @@ mod tests {
             let buried = rejected.len();
             let verdict = Verdict { done, rejected, retry: blame.map(|blame| Retry { reason: "no".to_owned(), blame }) };
             let is_retry = verdict.retry.is_some();
-            let Decision { settlement, backoff, .. } = decided(&leased, Handled { verdict, is_abandoned }, max_attempts);
+            let Decision { settlement, backoff, tally, .. } =
+                decided(&leased, Handled { verdict, is_abandoned }, max_attempts);
             let moved = usize::try_from(settlement.processed_seq - BEFORE).unwrap();
+            prop_assert_eq!((tally.settled, tally.rejected), (moved, settlement.burials.len()));
+            prop_assert_eq!(tally.is_retry, backoff.is_some());
             let given_up = settlement.burials.len() - buried;
             prop_assert!(moved <= size && moved == done + given_up && given_up <= 1);
             prop_assert!(settlement.burials.iter().all(|burial| burial.seq <= settlement.processed_seq));

@@ -9,15 +9,17 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 use sqlx::Transaction;
 use taskward::catch_panic;
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use super::{
     BatchSettled, Processor, Turn, judged,
-    settlement::{Handled, exhausted},
+    settlement::{Handled, Tally, exhausted},
 };
 use crate::{
     HandlerResult, OutboxError, OutboxMessage, TransactionalHandler, TransactionalMessageHandler,
     batch::{Blame, Retry, Verdict},
     store::{Backend, Begun, Handling, Kept, Leased, Session, Settled, Store},
+    telemetry::{self, Stopwatch},
 };
 
 /// However short the timeout: what only takes a round trip has this long.
@@ -51,7 +53,7 @@ impl<DB: Backend, H: TransactionalMessageHandler<DB>> AnyTransactionalHandler<DB
         messages: &'a [OutboxMessage],
     ) -> Pin<Box<dyn Future<Output = HandlerResult> + Send + 'a>> {
         match messages {
-            [message] => Box::pin(self.0.handle(conn, message)),
+            [message] => Box::pin(self.0.handle(conn, message).instrument(telemetry::message(message))),
             _ => unreachable!("a call is for one message"),
         }
     }
@@ -75,6 +77,7 @@ impl<DB: Backend, H: TransactionalHandler<DB>> AnyTransactionalHandler<DB> for W
 struct Call<'h, DB: Backend> {
     handler: &'h dyn AnyTransactionalHandler<DB>,
     timeout: Duration,
+    stopwatch: Stopwatch,
 }
 
 /// What became of a batch.
@@ -166,16 +169,17 @@ impl<S: Store> Processor<S> {
         let Begun::Transaction { mut transaction, session } = begun else {
             // Not ours any more; or locked by whoever is about to find out that it is not theirs.
             let (outcome, asked) = (Settled::Lost, Instant::now());
-            let settled = BatchSettled { outcome, processed_seq: leased.processed_seq, asked };
+            let settled = BatchSettled { outcome, tally: Tally::default(), asked };
             return Ok(Transacted::Settled { settled, is_sound: true });
         };
         self.claim.handled_epoch = leased.epoch;
-        let call = Call { handler, timeout };
+        let mut call = Call { handler, timeout, stopwatch: Stopwatch::default() };
         let handled = tokio::select! {
             biased;
-            handled = self.call_in(&mut transaction, &call, leased, turn) => handled,
+            handled = self.call_in(&mut transaction, &mut call, leased, turn) => handled,
             never = self.close_when_paused(turn) => match never {},
         };
+        of.queue.metrics.handled(leased.messages.len(), &call.stopwatch);
         let handled = match handled {
             Ok(handled) => handled,
             Err(handled) => return Ok(Transacted::Lost { handled, session }),
@@ -185,7 +189,8 @@ impl<S: Store> Processor<S> {
         let decision = self.decide(leased, handled, turn.goes_on());
         self.claim.batch_size = decision.poison.size();
         let asked = Instant::now();
-        Ok(match store.settle_within(transaction, &of.queue, &self.claim, &decision.settlement).await {
+        let settling = store.settle_within(transaction, &of.queue, &self.claim, &decision.settlement);
+        Ok(match settling.instrument(self.settling(&decision)).await {
             Ok(outcome) => Transacted::Settled { settled: self.settled(&decision, asked, outcome), is_sound },
             Err(error) => {
                 let blame = match leased.messages.len() {
@@ -205,7 +210,7 @@ impl<S: Store> Processor<S> {
     async fn call_in(
         &self,
         transaction: &mut Transaction<'_, S::Db>,
-        call: &Call<'_, S::Db>,
+        call: &mut Call<'_, S::Db>,
         leased: &Leased,
         turn: &Turn<'_>,
     ) -> Result<Handled, Handled> {
@@ -246,7 +251,7 @@ impl<S: Store> Processor<S> {
     async fn attempt(
         &self,
         transaction: &mut Transaction<'_, S::Db>,
-        call: &Call<'_, S::Db>,
+        call: &mut Call<'_, S::Db>,
         messages: &[OutboxMessage],
         is_last: bool,
         turn: &Turn<'_>,
@@ -287,12 +292,15 @@ impl<S: Store> Processor<S> {
     async fn outcome(
         &self,
         transaction: &mut Transaction<'_, S::Db>,
-        call: &Call<'_, S::Db>,
+        call: &mut Call<'_, S::Db>,
         messages: &[OutboxMessage],
     ) -> Result<HandlerResult, Broken> {
         let handling = catch_panic(async { call.handler.handle(transaction, messages).await });
         let late = || format!("the handler took longer than its timeout of {:?}", call.timeout);
-        self.in_time(call.timeout, handling, late).await.map(judged)
+        call.stopwatch.start();
+        let outcome = self.in_time(call.timeout, handling, late).await;
+        call.stopwatch.stop();
+        outcome.map(judged)
     }
 
     /// What the database says to the end of a call. It may take as long as the call: a deferred trigger is at work, or a

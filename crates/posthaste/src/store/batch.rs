@@ -42,7 +42,7 @@ where
         };
         // Not every database calls a text by that name: MySQL gives its bytes, whatever the session's character set.
         let headers: Option<String> = row.try_get_unchecked("headers")?;
-        let headers = headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str)?;
+        let headers = headers_of(headers.as_deref(), id)?;
         let created_us: i64 = row.try_get("created_us")?;
         messages.push(OutboxMessage {
             id: OutboxMessageId(id),
@@ -60,6 +60,12 @@ where
         });
     }
     Ok(Read::Messages(messages))
+}
+
+/// The headers of a message. If they cannot be read, that is all that is said: what the parser says would show some of them.
+pub(super) fn headers_of(json: Option<&str>, id: i64) -> Result<Vec<(String, String)>> {
+    let headers = json.map_or(Ok(Vec::new()), serde_json::from_str);
+    headers.map_err(|_| OutboxError::Unsuitable(format!("the headers of message {id} are no list of pairs")))
 }
 
 /// A message that should be there is not. If the lease is no longer ours, others have passed it since; if it still is,

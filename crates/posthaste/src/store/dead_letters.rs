@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
+use super::batch::headers_of;
 use crate::{DeadLetterMessage, OutboxError, OutboxMessageId};
 
 /// A dead letter. The columns are called as in `read_dead_letters.sql` of PostgreSQL.
@@ -22,28 +23,29 @@ where
     let headers: Option<String> = row.try_get_unchecked("headers")?;
     let (claimed, redelivered): (Option<i64>, Option<i64>) =
         (row.try_get("claimed_us")?, row.try_get("redelivered_as")?);
+    let id = number("id")?;
     Ok(DeadLetterMessage {
-        id: OutboxMessageId(number("id")?),
+        id: OutboxMessageId(id),
         queue: text("queue")?.into(),
         partition: u32::try_from(number("partition")?).unwrap_or_default(),
         partition_id: row.try_get("partition_id")?,
         seq: number("seq")?,
         key: row.try_get_unchecked("key")?,
-        headers: headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str).map_err(undecodable)?,
+        headers: headers_of(headers.as_deref(), id).map_err(undecodable)?,
         payload: row.try_get("payload")?,
         payload_type: text("payload_type")?,
         created_at: time(number("created_us")?),
         attempts: u32::try_from(number("attempts")?).unwrap_or_default(),
         reason: text("reason")?,
         rejected_at: time(number("rejected_us")?),
-        status: text("status")?.parse().map_err(undecodable::<OutboxError>)?,
+        status: text("status")?.parse().map_err(undecodable)?,
         changed_at: time(number("changed_us")?),
         claimed_until: claimed.map(time),
         redelivered_as: redelivered.map(OutboxMessageId),
     })
 }
 
-fn undecodable<E: std::error::Error + Send + Sync + 'static>(error: E) -> sqlx::Error {
+fn undecodable(error: OutboxError) -> sqlx::Error {
     sqlx::Error::Decode(Box::new(error))
 }
 

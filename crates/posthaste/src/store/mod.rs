@@ -30,7 +30,7 @@ pub use self::tables::Tables;
 pub(crate) use self::{connections::Taken, failure::Failure, lag::Lagging};
 use crate::{
     DeadLetterMessage, DeadLetterScope, DeadLetterStatus, OutboxError, OutboxMessage, OutboxMessageId,
-    Partitions, enqueued::EnqueuedMessage, wake::Wake,
+    Partitions, enqueued::EnqueuedMessage, telemetry::QueueMetrics, wake::Wake,
 };
 
 type Result<T, E = OutboxError> = std::result::Result<T, E>;
@@ -55,12 +55,17 @@ pub(crate) struct Queue {
     pub(crate) name: Arc<str>,
     /// The ids of its partitions, in order.
     pub(crate) partition_ids: Vec<i32>,
+    /// What is counted of it.
+    pub(crate) metrics: QueueMetrics,
 }
 
 impl Queue {
     /// A queue of these partitions; none if it has none, since then nobody has registered it.
     fn of(name: &str, partition_ids: Vec<i32>) -> Option<Self> {
-        (!partition_ids.is_empty()).then(|| Self { name: Arc::from(name), partition_ids })
+        (!partition_ids.is_empty()).then(|| {
+            let metrics = QueueMetrics::of(name);
+            Self { name: Arc::from(name), partition_ids, metrics }
+        })
     }
 
     /// What was found after it was registered, if it has as many partitions as it should.
@@ -78,7 +83,7 @@ impl Queue {
     }
 
     /// Which of its partitions this is, from 0.
-    fn number_of(&self, partition_id: i32) -> u32 {
+    pub(crate) fn number_of(&self, partition_id: i32) -> u32 {
         let number = self.partition_ids.iter().position(|id| *id == partition_id);
         number.and_then(|number| number.try_into().ok()).unwrap_or_default()
     }

@@ -7,7 +7,7 @@ use std::{
 
 use sqlx::{ColumnIndex, Decode, Row, Type};
 
-use super::{Queue, Result, Unsettled};
+use super::{Queue, Result, Unsettled, batch::headers_of};
 use crate::{OutboxMessageId, enqueued::EnqueuedMessage};
 
 /// The columns are called as in `peek.sql`.
@@ -23,12 +23,13 @@ where
     let messages = rows.iter().map(|row| {
         // Not every database calls a text by that name: MySQL gives its bytes, whatever the session's character set.
         let headers: Option<String> = row.try_get_unchecked("headers")?;
+        let id = row.try_get("id")?;
         Ok(EnqueuedMessage {
-            id: OutboxMessageId(row.try_get("id")?),
+            id: OutboxMessageId(id),
             queue: Arc::clone(&queue.name),
             partition: queue.number_of(row.try_get("partition_id")?),
             key: row.try_get_unchecked("key")?,
-            headers: headers.as_deref().map_or(Ok(Vec::new()), serde_json::from_str)?,
+            headers: headers_of(headers.as_deref(), id)?,
             payload: row.try_get("payload")?,
             payload_type: row.try_get_unchecked("payload_type")?,
             created_at: SystemTime::UNIX_EPOCH + micros(row.try_get("created_us")?),

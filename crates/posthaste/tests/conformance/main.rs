@@ -3,7 +3,7 @@
 //! `cargo xtask test` starts the servers.
 //!
 //! A case is in the file of what it is about, and is generic over the `Server`. `fresh` gives it a database of its own, `stage`
-//! handlers that remember and ways to wait, `dialect` the words that databases do not share, `cases` the stamp.
+//! handlers that remember and ways to wait, `listening` what is traced and logged, `dialect` the words that databases do not share, `cases` the stamp.
 
 #![expect(clippy::unwrap_used, reason = "in a test, a panic is a failure")]
 
@@ -12,6 +12,7 @@ mod dialect;
 mod effects;
 mod fresh;
 mod ground;
+mod listening;
 mod modes;
 mod mysql_family;
 mod postgres;
@@ -36,9 +37,12 @@ mod processes;
 mod restarts;
 mod retries;
 mod schema;
+mod secrets;
 mod stalls;
 mod stopping;
+mod telemetry;
 mod testing;
+mod trace_context;
 mod transactional;
 mod transactional_blame;
 mod transactional_sessions;

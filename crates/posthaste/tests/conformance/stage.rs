@@ -21,6 +21,8 @@ use crate::{
     modes::make_effects,
 };
 
+pub use crate::listening::show_logs;
+
 /// The newest links of all cursors, as a table.
 pub const NEWEST_LINKS: &str = "(SELECT c.* FROM posthaste_cursor c JOIN (
          SELECT reader, partition_id, max(epoch) AS epoch FROM posthaste_cursor GROUP BY reader, partition_id
@@ -42,11 +44,6 @@ pub async fn fresh<S: Ground>() -> Fresh<S> {
     run(&db.pool, "CREATE TABLE ledger (id BIGINT PRIMARY KEY, producer INT NOT NULL, n INT NOT NULL)").await;
     make_effects(&db.pool).await;
     db
-}
-
-/// For tests that fail.
-pub fn show_logs() {
-    tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init().ok();
 }
 
 /// How long nothing may happen while there is work: what takes longer than this stands still.

@@ -3,12 +3,13 @@
 use std::sync::{Arc, Mutex};
 
 use posthaste::{EnqueueMessage, OutboxError, Partitions, WorkerTuning};
-use tracing_subscriber::{Layer, layer::SubscriberExt};
+use tracing_subscriber::Layer;
 
 use crate::{
     cases::cases,
     dialect::Dialect,
     fresh::{Fresh, Server},
+    listening::listen,
     stage::{
         Memory, assert_consistent, begin, builder, count, eventually, fresh, millis, register, run, secs,
         settled, within,
@@ -151,7 +152,7 @@ impl<S: tracing::Subscriber> Layer<S> for Lines {
 
 async fn the_statistics_line_comes_at_its_interval_and_zero_switches_it_off<S: Server>() {
     let lines = Lines::default();
-    let _logging = tracing::subscriber::set_default(tracing_subscriber::registry().with(lines.clone()));
+    let _listening = listen(lines.clone());
     let db = Fresh::<S>::create().await;
     let memory = Memory::new();
     let silent = builder(&db).stats_interval(secs(0)).queue("q", Partitions::of(1)).leased(memory.handler());
