@@ -139,6 +139,11 @@ pub fn migration_sql<DB: Backend>(tables: &Tables) -> String {
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// So does the code for operators.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/operating.md")]
+struct Operating;
+
 /// So does the code of the page on telemetry.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/telemetry.md")]
