@@ -237,7 +237,7 @@ mod tests {
                 "that are resolved cannot be replayed: they must be pending",
             ),
             (scope().queue("no queue"), "not a queue name"),
-            (scope().key(""), "not a key"),
+            (scope().key(""), "a key of 0 bytes is not valid"),
             (scope().payload_type("ä"), "not a payload type"),
             (scope().reason_contains("a\0b"), "to look for in reasons"),
             (scope().reason_contains(""), "to look for in reasons"),
