@@ -90,7 +90,7 @@ impl<'a> Batch<'a> {
         self.deadline.saturating_duration_since(Instant::now())
     }
 
-    /// How many messages there are, taken or not.
+    /// How many messages there are, taken or not. If the queue is paused meanwhile, not all of them can be taken.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.messages.len()

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use sqlx::{Connection, Pool, Transaction, pool::PoolConnection};
+use sqlx::{Connection, Pool, SqlSafeStr, Transaction, pool::PoolConnection};
 use tracing::Instrument;
 
 use crate::{
@@ -377,36 +377,60 @@ impl<DB: Backend> Outbox<DB> {
         F: AsyncFnOnce(&mut Transaction<'_, DB>) -> Result<T, E>,
         E: From<OutboxError>,
     {
-        self.transaction_on(&self.inner.pool, work).await
+        let done = self.transact(&self.inner.pool, None, work).await?;
+        self.inner.bell.committed();
+        Ok(done)
     }
 
-    /// The same on a connection of this pool.
-    pub(crate) async fn transaction_on<T, E, F>(&self, pool: &Pool<DB>, work: F) -> Result<T, E>
+    /// A transaction of ours, to change something, on a connection of the caller's pool.
+    pub(crate) async fn own_transaction<T, F>(&self, pool: &Pool<DB>, work: F) -> Result<T, OutboxError>
+    where
+        F: AsyncFnOnce(&mut Transaction<'_, DB>) -> Result<T, OutboxError>,
+    {
+        let done = self.transact(pool, Some(<DB::Store as Store>::BEGIN_TO_WRITE), work).await?;
+        self.inner.bell.committed();
+        Ok(done)
+    }
+
+    /// Looks at something on a connection of the caller's pool: in a transaction, where a session may have been set to begin one by itself
+    /// and leave it open.
+    pub(crate) async fn reading<T, F>(&self, pool: &Pool<DB>, work: F) -> Result<T, OutboxError>
+    where
+        F: AsyncFnOnce(&mut DB::Connection) -> Result<T, OutboxError>,
+    {
+        if <DB::Store as Store>::CANCELS_CLEANLY {
+            return self.lent(pool, work).await;
+        }
+        self.transact(pool, None, async |transaction| work(&mut **transaction).await).await
+    }
+
+    async fn transact<T, E, F>(&self, pool: &Pool<DB>, begin: Option<&'static str>, work: F) -> Result<T, E>
     where
         F: AsyncFnOnce(&mut Transaction<'_, DB>) -> Result<T, E>,
         E: From<OutboxError>,
     {
-        let done = if <DB::Store as Store>::CANCELS_CLEANLY {
+        if <DB::Store as Store>::CANCELS_CLEANLY {
             let mut transaction = self.inner.store.begin_for_caller(pool).await?;
             let done = work(&mut transaction).await?;
             transaction.commit().await.map_err(OutboxError::from)?;
-            done
-        } else {
-            let mut lent = Lent::by(pool).await?;
-            let mut transaction = lent.connection.begin().await.map_err(OutboxError::from)?;
-            let done = match work(&mut transaction).await {
-                Ok(done) => transaction.commit().await.map(|()| done).map_err(OutboxError::from)?,
-                Err(error) => {
-                    // Not for ever: `work` may have dropped a call half-way itself.
-                    let rolled_back = tokio::time::timeout(ROLLBACK_LIMIT, transaction.rollback()).await;
-                    lent.is_quiet = matches!(rolled_back, Ok(Ok(())));
-                    return Err(error);
-                }
-            };
-            lent.is_quiet = true;
-            done
+            return Ok(done);
+        }
+        let mut lent = Lent::by(pool).await?;
+        let begun = match begin.map(SqlSafeStr::into_sql_str) {
+            Some(begin) => lent.connection.begin_with(begin).await,
+            None => lent.connection.begin().await,
         };
-        self.inner.bell.committed();
+        let mut transaction = begun.map_err(OutboxError::from)?;
+        let done = match work(&mut transaction).await {
+            Ok(done) => transaction.commit().await.map(|()| done).map_err(OutboxError::from)?,
+            Err(error) => {
+                // Not for ever: `work` may have dropped a call half-way itself.
+                let rolled_back = tokio::time::timeout(ROLLBACK_LIMIT, transaction.rollback()).await;
+                lent.is_quiet = matches!(rolled_back, Ok(Ok(())));
+                return Err(error);
+            }
+        };
+        lent.is_quiet = true;
         Ok(done)
     }
 

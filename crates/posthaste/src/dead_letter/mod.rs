@@ -8,9 +8,9 @@ mod scope;
 
 use std::time::Duration;
 
-use sqlx::Connection;
 use uuid::Uuid;
 
+use self::scope::Wanted;
 pub use self::{
     letter::{ClaimedDeadLetter, DeadLetterClaim, DeadLetterMessage, DeadLetterStatus, DeadLetterToken},
     scope::{DeadLetterFilter, DeadLetterScope},
@@ -19,17 +19,25 @@ use crate::{
     Outbox, OutboxError, OutboxMessageId, Target,
     error::storable,
     limits::{MAX_CLAIM_TIMEOUT, MAX_DEAD_LETTER_PAGE_BYTES, MAX_REASON},
-    store::{Backend, Change, Lock, NewMessage, Picked, Selection, Store},
+    store::{Backend, Change, Lock, NewMessage, Picked, Store},
 };
 
-/// Those whose payloads, headers and reasons fit into a page together, but at least one.
-fn page(picked: Vec<Picked>) -> Vec<i64> {
+/// Those whose payloads, headers and reasons fit into a page together, but at least one; and the rest.
+fn page(picked: &[Picked]) -> (&[Picked], &[Picked]) {
     let mut bytes = 0;
-    let fits = |(place, picked): &(usize, Picked)| {
+    let fits = |(place, picked): &(usize, &Picked)| {
         bytes += picked.bytes;
         *place == 0 || bytes <= MAX_DEAD_LETTER_PAGE_BYTES
     };
-    picked.into_iter().enumerate().take_while(fits).map(|(_, picked)| picked.id).collect()
+    picked.split_at(picked.iter().enumerate().take_while(fits).count())
+}
+
+fn ids(picked: &[Picked]) -> Vec<i64> {
+    picked.iter().map(|picked| picked.id).collect()
+}
+
+fn count(picked: &[Picked]) -> u64 {
+    u64::try_from(picked.len()).unwrap_or(u64::MAX)
 }
 
 /// In which state something can be done with them.
@@ -42,24 +50,23 @@ macro_rules! changing {
         match $target {
             Target::Pool(pool) => {
                 $outbox
-                    .transaction_on(pool, async |transaction| {
+                    .own_transaction(pool, async |transaction| {
                         let $conn: &mut DB::Connection = &mut *transaction;
                         $work.await
                     })
                     .await
             }
             Target::Connection(conn) => {
-                if $outbox.store().is_in_transaction(conn).await? {
-                    let $conn = conn;
-                    return $work.await;
+                if let Some(mut transaction) = $outbox.store().begin_on(&mut *conn).await? {
+                    let done = {
+                        let $conn: &mut DB::Connection = &mut transaction;
+                        $work.await?
+                    };
+                    transaction.commit().await?;
+                    return Ok(done);
                 }
-                let mut transaction = conn.begin_with(<DB::Store as Store>::BEGIN_TO_WRITE).await?;
-                let done = {
-                    let $conn: &mut DB::Connection = &mut transaction;
-                    $work.await?
-                };
-                transaction.commit().await?;
-                Ok(done)
+                let $conn = conn;
+                $work.await
             }
         }
     };
@@ -67,6 +74,10 @@ macro_rules! changing {
 
 /// Dead letters. `conn` is as for [`enqueue`](Self::enqueue): in the caller's transaction, what is done here commits or rolls back
 /// with the rest of it. After an error of the database, roll it back.
+///
+/// A call on a connection should not be dropped half-way, by a timeout for one: nobody knows then whether it is in a transaction. On a
+/// pool it can be: the connection is closed. On MySQL, in a SERIALIZABLE transaction of the caller's, whatever is looked at is
+/// locked against others, who leave it out.
 impl<DB: Backend> Outbox<DB> {
     /// The dead letters that the filter lets through, in the order of their messages' ids: a page, which has no more of them than the
     /// limit, and ends early when it has 16 MiB. The next page is [`after`](DeadLetterFilter::after) the last of this one.
@@ -80,32 +91,51 @@ impl<DB: Backend> Outbox<DB> {
         filter: &DeadLetterFilter,
     ) -> Result<Vec<DeadLetterMessage>, OutboxError> {
         let target = conn.into();
-        let selection = filter.scope.select("listed", &[], filter.after)?;
+        let wanted = filter.scope.wanted("listed", &[])?;
         match target {
-            Target::Connection(conn) => self.list(conn, &selection).await,
-            Target::Pool(pool) => self.lent(pool, async |conn| self.list(conn, &selection).await).await,
+            Target::Connection(conn) => self.list(conn, &wanted, filter.after).await,
+            Target::Pool(pool) => {
+                self.reading(pool, async |conn| self.list(conn, &wanted, filter.after).await).await
+            }
         }
     }
 
+    /// What was found may have changed until it is read: what does not fit any more is left out, and if that is all of a page, the next
+    /// one is looked at.
     async fn list(
         &self,
         conn: &mut DB::Connection,
-        selection: &Selection<'_>,
+        wanted: &Wanted<'_>,
+        mut after: Option<OutboxMessageId>,
     ) -> Result<Vec<DeadLetterMessage>, OutboxError> {
-        let picked = self.store().pick_dead_letters(conn, selection, Lock::None).await?;
-        self.read(conn, &page(picked), Lock::None).await
+        loop {
+            let picked = self.pick(conn, wanted, after, Lock::None).await?;
+            let ids = ids(page(&picked).0);
+            let Some(last) = ids.last() else { return Ok(Vec::new()) };
+            after = Some(OutboxMessageId(*last));
+            let mut letters = self.store().read_dead_letters(conn, &ids, false).await?;
+            letters.retain(|letter| wanted.fits(letter));
+            if !letters.is_empty() {
+                return Ok(letters);
+            }
+        }
     }
 
-    async fn read(
+    /// In the order of their ids, up to the limit.
+    async fn pick(
         &self,
         conn: &mut DB::Connection,
-        ids: &[i64],
+        wanted: &Wanted<'_>,
+        after: Option<OutboxMessageId>,
         lock: Lock,
-    ) -> Result<Vec<DeadLetterMessage>, OutboxError> {
-        if ids.is_empty() {
-            return Ok(Vec::new());
+    ) -> Result<Vec<Picked>, OutboxError> {
+        let mut picked = Vec::new();
+        for selection in wanted.selections(after) {
+            picked.extend(self.store().pick_dead_letters(conn, &selection, lock).await?);
         }
-        self.store().read_dead_letters(conn, ids, lock).await
+        picked.sort_unstable_by_key(|picked| picked.id);
+        picked.truncate(wanted.limit());
+        Ok(picked)
     }
 
     /// How many dead letters the filter lets through, whatever its limit.
@@ -119,14 +149,26 @@ impl<DB: Backend> Outbox<DB> {
         filter: &DeadLetterFilter,
     ) -> Result<u64, OutboxError> {
         let target = conn.into();
-        let selection = filter.scope.select("counted", &[], filter.after)?;
-        let store = self.store();
+        let wanted = filter.scope.wanted("counted", &[])?;
         match target {
-            Target::Connection(conn) => store.count_dead_letters(conn, &selection).await,
+            Target::Connection(conn) => self.count(conn, &wanted, filter.after).await,
             Target::Pool(pool) => {
-                self.lent(pool, async |conn| store.count_dead_letters(conn, &selection).await).await
+                self.reading(pool, async |conn| self.count(conn, &wanted, filter.after).await).await
             }
         }
+    }
+
+    async fn count(
+        &self,
+        conn: &mut DB::Connection,
+        wanted: &Wanted<'_>,
+        after: Option<OutboxMessageId>,
+    ) -> Result<u64, OutboxError> {
+        let mut count = 0;
+        for selection in wanted.selections(after) {
+            count += self.store().count_dead_letters(conn, &selection).await?;
+        }
+        Ok(count)
     }
 
     /// Claims pending dead letters, to reprocess them: nobody else gets them until `timeout` has passed, or before they are
@@ -137,8 +179,8 @@ impl<DB: Backend> Outbox<DB> {
     ///
     /// # Errors
     ///
-    /// If the scope is not valid, `timeout` is zero or longer than a week, a dead letter that was named is not there or not pending
-    /// (then none is claimed), or what the database says.
+    /// If the scope is not valid, `timeout` is zero or longer than a week, a dead letter that was named is not there or not pending, those
+    /// that were named take more than 16 MiB together (then none is claimed), or what the database says.
     pub async fn dead_letter_replay<'c>(
         &self,
         conn: impl Into<Target<'c, DB>> + Send,
@@ -151,43 +193,43 @@ impl<DB: Backend> Outbox<DB> {
                 "a claim for {timeout:?}: use a millisecond to {MAX_CLAIM_TIMEOUT:?}"
             )));
         }
-        let selection = scope.select("replayed", PENDING, None)?;
-        let change = Change::Claim { token: Uuid::new_v4(), timeout };
-        changing!(self, target, |conn| self.claim(conn, &selection, &change))
+        let wanted = scope.wanted("replayed", PENDING)?;
+        let token = Uuid::new_v4();
+        changing!(self, target, |conn| self.claim(conn, &wanted, token, timeout))
     }
 
     async fn claim(
         &self,
         conn: &mut DB::Connection,
-        selection: &Selection<'_>,
-        change: &Change<'_>,
+        wanted: &Wanted<'_>,
+        token: Uuid,
+        timeout: Duration,
     ) -> Result<Vec<ClaimedDeadLetter>, OutboxError> {
-        let ids = page(self.picked(conn, selection).await?);
+        let picked = self.lock(conn, wanted).await?;
+        let (page, rest) = page(&picked);
+        if wanted.are_named() && !rest.is_empty() {
+            let fit = page.len();
+            return Err(OutboxError::InvalidArgument(format!(
+                "the dead letters that were named take more than {MAX_DEAD_LETTER_PAGE_BYTES} bytes: claim the first {fit} by themselves"
+            )));
+        }
+        let ids = ids(page);
         if ids.is_empty() {
             return Ok(Vec::new());
         }
-        self.store().change_dead_letters(conn, &ids, change).await?;
-        let token = match change {
-            Change::Claim { token, .. } => DeadLetterToken(*token),
-            _ => return Ok(Vec::new()),
-        };
-        let messages = self.read(conn, &ids, Lock::Wait).await?;
+        self.store().change_dead_letters(conn, &ids, &Change::Claim { token, timeout }).await?;
+        let messages = self.store().read_dead_letters(conn, &ids, true).await?;
         let claimed = |message: DeadLetterMessage| ClaimedDeadLetter {
-            claim: DeadLetterClaim { id: message.id, token },
+            claim: DeadLetterClaim { id: message.id, token: DeadLetterToken(token) },
             message,
         };
         Ok(messages.into_iter().map(claimed).collect())
     }
 
     /// Those that fit and that nobody else is at, locked; an error if any was named and is not among them.
-    async fn picked(
-        &self,
-        conn: &mut DB::Connection,
-        selection: &Selection<'_>,
-    ) -> Result<Vec<Picked>, OutboxError> {
-        let picked = self.store().pick_dead_letters(conn, selection, Lock::Skip).await?;
-        let found: Vec<_> = picked.iter().map(|picked| picked.id).collect();
-        selection.scope.check_found(&found, selection.states)?;
+    async fn lock(&self, conn: &mut DB::Connection, wanted: &Wanted<'_>) -> Result<Vec<Picked>, OutboxError> {
+        let picked = self.pick(conn, wanted, None, Lock::Skip).await?;
+        wanted.check_found(&ids(&picked))?;
         Ok(picked)
     }
 
@@ -231,18 +273,18 @@ impl<DB: Backend> Outbox<DB> {
             return Ok(());
         }
         let scope = DeadLetterScope::default().ids(claims.iter().map(|claim| claim.id));
-        let selection = scope.select("settled", &[], None)?;
-        changing!(self, target, |conn| self.end_claims(conn, &selection, &claims, change))
+        let wanted = scope.wanted("settled", &[])?;
+        changing!(self, target, |conn| self.end_claims(conn, &wanted, &claims, change))
     }
 
     async fn end_claims(
         &self,
         conn: &mut DB::Connection,
-        selection: &Selection<'_>,
+        wanted: &Wanted<'_>,
         claims: &[DeadLetterClaim],
         change: &Change<'_>,
     ) -> Result<(), OutboxError> {
-        let picked = self.store().pick_dead_letters(conn, selection, Lock::Wait).await?;
+        let picked = self.pick(conn, wanted, None, Lock::Wait).await?;
         let is_held = |claim: &DeadLetterClaim| {
             let place = picked.binary_search_by_key(&claim.id.0, |picked| picked.id);
             place.is_ok_and(|place| picked[place].token == Some(claim.token.0))
@@ -251,8 +293,7 @@ impl<DB: Backend> Outbox<DB> {
         if !stale.is_empty() {
             return Err(OutboxError::StaleClaims { ids: stale });
         }
-        let ids: Vec<_> = picked.iter().map(|picked| picked.id).collect();
-        self.store().change_dead_letters(conn, &ids, change).await
+        self.store().change_dead_letters(conn, &ids(&picked), change).await
     }
 
     /// Throws pending dead letters away: they are discarded now, and gone with the next cleanup. Returns how many.
@@ -267,20 +308,16 @@ impl<DB: Backend> Outbox<DB> {
         scope: &DeadLetterScope,
     ) -> Result<u64, OutboxError> {
         let target = conn.into();
-        let selection = scope.select("discarded", PENDING, None)?;
-        changing!(self, target, |conn| self.discard(conn, &selection))
+        let wanted = scope.wanted("discarded", PENDING)?;
+        changing!(self, target, |conn| self.discard(conn, &wanted))
     }
 
-    async fn discard(
-        &self,
-        conn: &mut DB::Connection,
-        selection: &Selection<'_>,
-    ) -> Result<u64, OutboxError> {
-        let ids: Vec<_> = self.picked(conn, selection).await?.iter().map(|picked| picked.id).collect();
-        if !ids.is_empty() {
-            self.store().change_dead_letters(conn, &ids, &Change::Discard).await?;
+    async fn discard(&self, conn: &mut DB::Connection, wanted: &Wanted<'_>) -> Result<u64, OutboxError> {
+        let picked = self.lock(conn, wanted).await?;
+        if !picked.is_empty() {
+            self.store().change_dead_letters(conn, &ids(&picked), &Change::Discard).await?;
         }
-        Ok(u64::try_from(ids.len()).unwrap_or_default())
+        Ok(count(&picked))
     }
 
     /// Deletes resolved and discarded dead letters. Returns how many: if that is the limit, there may be more.
@@ -295,25 +332,21 @@ impl<DB: Backend> Outbox<DB> {
         scope: &DeadLetterScope,
     ) -> Result<u64, OutboxError> {
         let target = conn.into();
-        let selection = scope.select("cleaned up", ENDED, None)?;
-        changing!(self, target, |conn| self.clean_up(conn, &selection))
+        let wanted = scope.wanted("cleaned up", ENDED)?;
+        changing!(self, target, |conn| self.clean_up(conn, &wanted))
     }
 
-    async fn clean_up(
-        &self,
-        conn: &mut DB::Connection,
-        selection: &Selection<'_>,
-    ) -> Result<u64, OutboxError> {
-        let ids: Vec<_> = self.picked(conn, selection).await?.iter().map(|picked| picked.id).collect();
-        if !ids.is_empty() {
-            self.store().delete_dead_letters(conn, &ids).await?;
+    async fn clean_up(&self, conn: &mut DB::Connection, wanted: &Wanted<'_>) -> Result<u64, OutboxError> {
+        let picked = self.lock(conn, wanted).await?;
+        if !picked.is_empty() {
+            self.store().delete_dead_letters(conn, &ids(&picked)).await?;
         }
-        Ok(u64::try_from(ids.len()).unwrap_or_default())
+        Ok(count(&picked))
     }
 
     /// Sends pending dead letters back into their queues, at the end, as new messages with the same key, headers, type and payload,
     /// in the order in which they were first enqueued. They are resolved now, and remember what they were sent back as.
-    /// Returns the old and the new ids. Like a page of [`dead_letter_list`](Self::dead_letter_list), they may be fewer than the limit.
+    /// Returns the old and the new ids.
     ///
     /// # Errors
     ///
@@ -325,17 +358,32 @@ impl<DB: Backend> Outbox<DB> {
         scope: &DeadLetterScope,
     ) -> Result<Vec<(OutboxMessageId, OutboxMessageId)>, OutboxError> {
         let target = conn.into();
-        let selection = scope.select("redelivered", PENDING, None)?;
-        changing!(self, target, |conn| self.redeliver(conn, &selection))
+        let wanted = scope.wanted("redelivered", PENDING)?;
+        changing!(self, target, |conn| self.redeliver(conn, &wanted))
     }
 
+    /// Page by page, so that they are never all in memory.
     async fn redeliver(
         &self,
         conn: &mut DB::Connection,
-        selection: &Selection<'_>,
+        wanted: &Wanted<'_>,
     ) -> Result<Vec<(OutboxMessageId, OutboxMessageId)>, OutboxError> {
-        let ids = page(self.picked(conn, selection).await?);
-        let dead = self.read(conn, &ids, Lock::Wait).await?;
+        let picked = self.lock(conn, wanted).await?;
+        let (mut sent, mut rest) = (Vec::with_capacity(picked.len()), &picked[..]);
+        while !rest.is_empty() {
+            let (page, behind) = page(rest);
+            sent.extend(self.send_back(conn, &ids(page)).await?);
+            rest = behind;
+        }
+        Ok(sent)
+    }
+
+    async fn send_back(
+        &self,
+        conn: &mut DB::Connection,
+        ids: &[i64],
+    ) -> Result<Vec<(OutboxMessageId, OutboxMessageId)>, OutboxError> {
+        let dead = self.store().read_dead_letters(conn, ids, true).await?;
         let rows = dead.iter().map(NewMessage::again).collect::<Result<Vec<_>, _>>()?;
         let new = self.write(conn, &rows, false).await?;
         for together in dead.chunk_by(|one, next| one.queue == next.queue) {
@@ -344,9 +392,7 @@ impl<DB: Backend> Outbox<DB> {
             }
         }
         let sent: Vec<_> = dead.iter().map(|dead| dead.id).zip(new).collect();
-        if !sent.is_empty() {
-            self.store().mark_redelivered(conn, &sent).await?;
-        }
+        self.store().mark_redelivered(conn, &sent).await?;
         Ok(sent)
     }
 }
@@ -362,8 +408,9 @@ mod tests {
     #[test]
     fn a_page_ends_before_it_is_too_large_but_has_one_at_least() {
         let most = MAX_DEAD_LETTER_PAGE_BYTES;
-        assert_eq!(page(vec![picked(1, most - 1), picked(2, 1), picked(3, 1)]), [1, 2]);
-        assert_eq!(page(vec![picked(7, most * 9), picked(8, 0)]), [7]);
-        assert_eq!(page(Vec::new()), [0_i64; 0]);
+        let first = |all: &[Picked]| ids(page(all).0);
+        assert_eq!(first(&[picked(1, most - 1), picked(2, 1), picked(3, 1)]), [1, 2]);
+        assert_eq!(first(&[picked(7, most * 9), picked(8, 0)]), [7]);
+        assert_eq!(first(&[]), [0_i64; 0]);
     }
 }

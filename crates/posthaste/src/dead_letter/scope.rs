@@ -2,13 +2,13 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::DeadLetterStatus;
+use super::{DeadLetterMessage, DeadLetterStatus};
 use crate::{
     OutboxError, OutboxMessageId,
     limits::{DEFAULT_DEAD_LETTER_LIMIT, MAX_DEAD_LETTER_LIMIT, MAX_REASON},
     message::{check_key, check_payload_type},
     queue::check_name,
-    store::Selection,
+    store::{RowState, Selection},
 };
 
 /// Which dead letters to do something with: all that fit everything that is said here, the oldest message first, up to the limit.
@@ -30,6 +30,7 @@ pub struct DeadLetterScope {
     pub(crate) rejected_from: Option<SystemTime>,
     pub(crate) rejected_before: Option<SystemTime>,
     pub(crate) older_than: Option<Duration>,
+    pub(crate) unchanged_for: Option<Duration>,
     pub(crate) reason: Option<String>,
     limit: Option<u32>,
 }
@@ -136,6 +137,14 @@ macro_rules! criteria {
                 self
             }
 
+            /// Only those whose status has not changed for so long, by the database's clock: to clean up, long after they were
+            /// resolved or discarded.
+            #[must_use]
+            pub const fn unchanged_for(mut self, age: Duration) -> Self {
+                self$(.$scope)?.unchanged_for = Some(age);
+                self
+            }
+
             /// Only those whose reason has this text in it, in these letters.
             #[must_use]
             pub fn reason_contains(mut self, text: impl Into<String>) -> Self {
@@ -182,40 +191,89 @@ impl DeadLetterScope {
     }
 
     /// Those of them that are in one of these states; all of them if none is named.
-    pub(super) fn select<'s>(
+    pub(super) fn wanted<'s>(
         &'s self,
         verb: &str,
         states: &'s [DeadLetterStatus],
-        after: Option<OutboxMessageId>,
-    ) -> Result<Selection<'s>, OutboxError> {
+    ) -> Result<Wanted<'s>, OutboxError> {
         self.check()?;
         let states = match &self.status {
             None => states,
             Some(status) if states.is_empty() || states.contains(status) => std::slice::from_ref(status),
             Some(status) => {
-                let possible = states.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
                 return Err(OutboxError::InvalidArgument(format!(
-                    "dead letters that are {status} cannot be {verb}: they must be {possible}"
+                    "dead letters that are {status} cannot be {verb}: they must be {}",
+                    either(states)
                 )));
             }
         };
-        let limit = match &self.ids {
-            Some(_) => MAX_DEAD_LETTER_LIMIT,
-            None => self.limit.unwrap_or(DEFAULT_DEAD_LETTER_LIMIT).min(MAX_DEAD_LETTER_LIMIT),
+        Ok(Wanted { scope: self, states })
+    }
+}
+
+/// A scope that was checked, and the states that its dead letters must be in; any, if there are none.
+#[derive(Debug)]
+pub(super) struct Wanted<'s> {
+    scope: &'s DeadLetterScope,
+    states: &'s [DeadLetterStatus],
+}
+
+impl<'s> Wanted<'s> {
+    /// One for each state that rows can have, so that an index finds them in order.
+    pub(super) fn selections(
+        &self,
+        after: Option<OutboxMessageId>,
+    ) -> impl Iterator<Item = Selection<'s>> + use<'s> {
+        let states: Vec<_> = match self.states {
+            [] => vec![None],
+            states => states.iter().flat_map(|state| rows(*state)).copied().map(Some).collect(),
         };
-        Ok(Selection { scope: self, after, states, limit: limit.into() })
+        let (scope, limit) = (self.scope, i64::try_from(self.limit()).unwrap_or(i64::MAX));
+        states.into_iter().map(move |state| Selection { scope, after, state, limit })
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        let limit = match &self.scope.ids {
+            Some(_) => MAX_DEAD_LETTER_LIMIT,
+            None => self.scope.limit.unwrap_or(DEFAULT_DEAD_LETTER_LIMIT).min(MAX_DEAD_LETTER_LIMIT),
+        };
+        usize::try_from(limit).unwrap_or(usize::MAX)
+    }
+
+    /// By their ids: all of them, or none.
+    pub(super) const fn are_named(&self) -> bool {
+        self.scope.ids.is_some()
+    }
+
+    /// Whether one that fitted still does, as far as it can have changed.
+    pub(super) fn fits(&self, letter: &DeadLetterMessage) -> bool {
+        (self.states.is_empty() || self.states.contains(&letter.status))
+            && self.scope.reason.as_ref().is_none_or(|text| letter.reason.contains(text.as_str()))
     }
 
     /// An error unless all that were named are among these, which ascend.
-    pub(super) fn check_found(&self, found: &[i64], states: &[DeadLetterStatus]) -> Result<(), OutboxError> {
-        let missing: Vec<_> =
-            self.ids.iter().flatten().filter(|id| found.binary_search(&id.0).is_err()).copied().collect();
+    pub(super) fn check_found(&self, found: &[i64]) -> Result<(), OutboxError> {
+        let named = self.scope.ids.iter().flatten();
+        let missing: Vec<_> = named.filter(|id| found.binary_search(&id.0).is_err()).copied().collect();
         if missing.is_empty() {
             return Ok(());
         }
-        let expected = states.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ");
-        Err(OutboxError::DeadLettersNotFound { ids: missing, expected })
+        Err(OutboxError::DeadLettersNotFound { ids: missing, expected: either(self.states) })
     }
+}
+
+/// What is written in the rows of dead letters in this state.
+const fn rows(state: DeadLetterStatus) -> &'static [RowState] {
+    match state {
+        DeadLetterStatus::Pending => &[RowState::Pending, RowState::ClaimRanOut],
+        DeadLetterStatus::Reprocessing => &[RowState::Claimed],
+        DeadLetterStatus::Resolved => &[RowState::Resolved],
+        DeadLetterStatus::Discarded => &[RowState::Discarded],
+    }
+}
+
+fn either(states: &[DeadLetterStatus]) -> String {
+    states.iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
 }
 
 #[cfg(test)]
@@ -225,7 +283,7 @@ mod tests {
     #[test]
     fn what_makes_no_sense_is_refused() {
         let pending = |scope: &DeadLetterScope| {
-            scope.select("replayed", &[DeadLetterStatus::Pending], None).map(|selection| selection.limit)
+            scope.wanted("replayed", &[DeadLetterStatus::Pending]).map(|wanted| wanted.limit())
         };
         let scope = DeadLetterScope::default;
         assert_eq!(pending(&scope()).unwrap(), 100);

@@ -62,7 +62,7 @@ impl<S: Store> Processor<S> {
             tokio::select! {
                 biased;
                 outcome = call => Some(judged(outcome)),
-                                () = self.shared.out_of_grace.cancelled() => None,
+                () = self.shared.out_of_grace.cancelled() => None,
                 never = self.close_when_paused(turn) => match never {},
                 () = tokio::time::sleep_until(turn.deadline) => {
                     Some(HandlerResult::Retry { reason: "lease expired".to_owned() })

@@ -266,6 +266,7 @@ impl<S: Store> Processor<S> {
             let is_known = self.shared.pauses.left(queue).is_some();
             if is_known || matches!(self.shared.store.is_paused(queue).await, Ok(true)) {
                 turn.is_closed.store(true, Ordering::Relaxed);
+                return std::future::pending().await;
             }
         }
     }

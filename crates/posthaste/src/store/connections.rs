@@ -55,6 +55,11 @@ impl<DB: sqlx::Database> Connections<DB> {
         Self { is_shared: true, ..Self::new(pool, most, |options| options) }
     }
 
+    /// A connection of the pool, if it has one that nobody uses.
+    pub(crate) fn spare(&self) -> Option<PoolConnection<DB>> {
+        self.pool.try_acquire()
+    }
+
     /// How many connections were lost so far: whoever answers now may be another server, or the same after a crash.
     pub(crate) fn losses(&self) -> i64 {
         self.losses.load(Ordering::Relaxed)

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use uuid::Uuid;
 
-use super::{Change, Lock, Selection};
+use super::{Change, Lock, RowState, Selection};
 use crate::{DeadLetterStatus, OutboxMessageId};
 
 /// The latest time that every database knows, in microseconds since 1970: the end of the year 9999.
@@ -23,7 +23,11 @@ pub(super) enum Value {
     Wanted,
     Number(i64),
     Numbers(Vec<i64>),
+    /// Numbers as the text of an array.
+    Array(Vec<i64>),
     Text(String),
+    /// A text of ASCII letters that does not end in spaces, and by which an index may be used.
+    Word(String),
     Token(Uuid),
 }
 
@@ -32,7 +36,7 @@ pub(super) enum Value {
 pub(super) struct Values(Vec<(&'static str, Value)>);
 
 impl Values {
-    pub(super) fn with(mut self, name: &'static str, value: Value) -> Self {
+    fn with(mut self, name: &'static str, value: Value) -> Self {
         self.0.push((name, value));
         self
     }
@@ -50,7 +54,7 @@ impl Values {
 
     /// What is asked of dead letters.
     pub(super) fn of(selection: &Selection<'_>, lock: Lock) -> Self {
-        let Selection { scope, after, states, limit } = selection;
+        let Selection { scope, after, state, limit } = selection;
         let text = |text: &Option<String>| text.clone().map(Value::Text);
         let wanted = |is_wanted: bool| is_wanted.then_some(Value::Wanted);
         let values = Self::default()
@@ -60,22 +64,26 @@ impl Values {
                 "ids",
                 scope.ids.as_ref().map(|ids| Value::Numbers(ids.iter().map(|id| id.0).collect())),
             )
-            .with_some("queue", text(&scope.queue))
+            .with_some("queue", scope.queue.clone().map(Value::Word))
             .with_some("partition", scope.partition.map(|partition| Value::Number(partition.into())))
             .with_some("key", text(&scope.key))
             .with_some("payload_type", text(&scope.payload_type))
             .with_some("from", scope.rejected_from.map(|time| Value::Number(micros(time))))
             .with_some("before", scope.rejected_before.map(|time| Value::Number(micros(time))))
             .with_some("older", scope.older_than.map(|age| Value::Number(age_micros(age))))
+            .with_some("unchanged", scope.unchanged_for.map(|age| Value::Number(age_micros(age))))
             .with_some("reason", text(&scope.reason));
-        // Whoever selects states selects one of them, or both that have ended.
-        let values = match **states {
-            [] => values,
-            [DeadLetterStatus::Pending] => values.with("is_pending", Value::Wanted),
-            [DeadLetterStatus::Reprocessing] => values.with("is_reprocessing", Value::Wanted),
-            [state] => values.with("status", Value::Text(state.to_string())),
-            _ => values.with("has_ended", Value::Wanted),
+        let status = match state {
+            None => None,
+            Some(RowState::Pending) => Some(DeadLetterStatus::Pending),
+            Some(RowState::Claimed | RowState::ClaimRanOut) => Some(DeadLetterStatus::Reprocessing),
+            Some(RowState::Resolved) => Some(DeadLetterStatus::Resolved),
+            Some(RowState::Discarded) => Some(DeadLetterStatus::Discarded),
         };
+        let values = values
+            .with_some("status", status.map(|status| Value::Word(status.to_string())))
+            .with_some("is_running", wanted(*state == Some(RowState::Claimed)))
+            .with_some("has_run_out", wanted(*state == Some(RowState::ClaimRanOut)));
         values
             .with_some("skips_locked", wanted(lock == Lock::Skip))
             .with_some("waits_for_locked", wanted(lock == Lock::Wait))
@@ -83,7 +91,12 @@ impl Values {
 
     /// Just these.
     pub(super) fn these(ids: &[i64]) -> Self {
-        Self::default().with("ids", Value::Numbers(ids.to_vec()))
+        Self::default().with("ids", Value::Numbers(ids.to_vec())).with("array", Value::Array(ids.to_vec()))
+    }
+
+    /// The same, as they are now.
+    pub(super) fn locked(ids: &[i64]) -> Self {
+        Self::these(ids).with("is_locked", Value::Wanted)
     }
 
     /// Dead letters, and what they were sent back as.
@@ -115,7 +128,7 @@ impl Values {
             Change::Reject { .. } => DeadLetterStatus::Pending,
             Change::Discard => DeadLetterStatus::Discarded,
         };
-        values.with("status", Value::Text(status.to_string()))
+        values.with("status", Value::Word(status.to_string()))
     }
 }
 

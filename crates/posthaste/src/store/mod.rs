@@ -29,8 +29,8 @@ use uuid::Uuid;
 pub use self::tables::Tables;
 pub(crate) use self::{connections::Taken, failure::Failure, lag::Lagging};
 use crate::{
-    DeadLetterMessage, DeadLetterScope, DeadLetterStatus, OutboxError, OutboxMessage, OutboxMessageId,
-    Partitions, enqueued::EnqueuedMessage, telemetry::QueueMetrics, wake::Wake,
+    DeadLetterMessage, DeadLetterScope, OutboxError, OutboxMessage, OutboxMessageId, Partitions,
+    enqueued::EnqueuedMessage, telemetry::QueueMetrics, wake::Wake,
 };
 
 type Result<T, E = OutboxError> = std::result::Result<T, E>;
@@ -373,9 +373,19 @@ pub(crate) struct Selection<'s> {
     pub(crate) scope: &'s DeadLetterScope,
     /// Only those behind this one.
     pub(crate) after: Option<OutboxMessageId>,
-    /// Only those in one of these states; in any, if there are none.
-    pub(crate) states: &'s [DeadLetterStatus],
+    /// Only those in this state; in any, if there is none.
+    pub(crate) state: Option<RowState>,
     pub(crate) limit: i64,
+}
+
+/// The state of a dead letter as its row has it: a claim that has run out is still written there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RowState {
+    Pending,
+    Claimed,
+    ClaimRanOut,
+    Resolved,
+    Discarded,
 }
 
 /// What to do about rows that others have locked.
@@ -443,7 +453,7 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     /// Whether a connection is as good as before after a call on it was dropped half-way.
     const CANCELS_CLEANLY: bool;
 
-    /// How a transaction begins that is going to write.
+    /// How a transaction of ours begins that is going to write, on a connection of the caller's.
     const BEGIN_TO_WRITE: &'static str;
 
     /// What to say if a handler's transaction has ended before we end it.
@@ -486,7 +496,7 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     /// Pauses a queue, or resumes it.
     fn pause(&self, queue: &str, is_paused: bool) -> impl Future<Output = Result<()>> + Send;
 
-    /// Whether a queue is paused. While a handler works in a transaction, on a database in memory, nobody else can say.
+    /// Whether a queue is paused, as far as can be found out without waiting for others.
     fn is_paused(&self, queue: &str) -> impl Future<Output = Result<bool>> + Send;
 
     /// Writes messages, all or none, on the caller's connection.
@@ -624,11 +634,12 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     /// How many of these messages are committed, and passed by the sequencer, but have no seq.
     fn strays(&self, suspects: &[i64]) -> impl Future<Output = Result<u64>> + Send;
 
-    /// Whether the caller's connection is in a transaction, by whatever means it was begun.
-    fn is_in_transaction(
+    /// Begins a transaction on the caller's connection, to change something; none if it is in one already, by whatever means that was
+    /// begun.
+    fn begin_on<'c>(
         &self,
-        conn: &mut <Self::Db as sqlx::Database>::Connection,
-    ) -> impl Future<Output = Result<bool>> + Send;
+        conn: &'c mut <Self::Db as sqlx::Database>::Connection,
+    ) -> impl Future<Output = Result<Option<Transaction<'c, Self::Db>>>> + Send;
 
     /// Finds dead letters, in the order of their ids.
     fn pick_dead_letters(
@@ -643,7 +654,7 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         &self,
         conn: &mut <Self::Db as sqlx::Database>::Connection,
         ids: &[i64],
-        lock: Lock,
+        is_locked: bool,
     ) -> impl Future<Output = Result<Vec<DeadLetterMessage>>> + Send;
 
     /// How many dead letters there are, whatever the selection's limit.

@@ -1,46 +1,81 @@
 //! What operators do with dead letters, on their own connections.
 
 use sqlx::{
-    AssertSqlSafe, MySql, MySqlConnection, Row,
+    AssertSqlSafe, Connection, MySql, MySqlConnection, Row, SqlSafeStr, Transaction,
     mysql::{MySqlArguments, MySqlRow},
     query::Query,
 };
 use uuid::Uuid;
 
-use super::MySqlStore;
+use super::{BEGIN_TO_WRITE, MySqlStore, enqueue::is_in_transaction};
 use crate::{
     DeadLetterMessage, OutboxMessageId,
+    limits::MAX_DEAD_LETTER_LIMIT,
     store::{
         Change, Lock, Picked, Result, Selection,
         criteria::{Value, Values, render},
         dead_letters::dead_letter,
+        segments::array,
     },
 };
 
 /// How many are marked at once.
-const MARKED: usize = 500;
+const MARKED: usize = 512;
+/// How many are looked at, at least, to find some that nobody else has locked.
+const LOOKED_AT: i64 = 1000;
+/// How many ids the lists in statements have. A list is filled up to the next of them with its last id, so that there are few statements,
+/// which stay prepared: to take one back costs a wait for the server.
+const LENGTHS: [usize; 6] = [1, 8, 64, MARKED, 4096, 10_000];
 
-/// A statement of this text with these values. Lists of ids are written out: no parameter can be a list, and a join with one could not be
-/// locked.
+pub(super) async fn begin_on<'c>(
+    store: &MySqlStore,
+    conn: &'c mut MySqlConnection,
+) -> Result<Option<Transaction<'c, MySql>>> {
+    if is_in_transaction(store, conn).await? {
+        return Ok(None);
+    }
+    Ok(Some(conn.begin_with(BEGIN_TO_WRITE.into_sql_str()).await?))
+}
+
+/// A statement of this text with these values.
 fn query(sql: &str, values: &Values) -> Query<'static, MySql, MySqlArguments> {
     let mut bound = Vec::new();
     let text = render(sql, values, |value| match value {
         Value::Wanted => None,
-        Value::Numbers(numbers) if numbers.is_empty() => Some("NULL".to_owned()),
-        Value::Numbers(numbers) => Some(numbers.iter().map(i64::to_string).collect::<Vec<_>>().join(",")),
+        Value::Numbers(numbers) => {
+            let length = LENGTHS.into_iter().find(|length| *length >= numbers.len()).unwrap_or(numbers.len());
+            let last = numbers.last().copied();
+            let filled = numbers.iter().copied().map(Some).chain(std::iter::repeat(last)).take(length);
+            bound.extend(filled.map(|number| number.map_or(Bound::Nothing, Bound::Number)));
+            Some(vec!["?"; length].join(","))
+        }
         value => {
-            bound.push(value.clone());
+            bound.push(match value.clone() {
+                Value::Number(number) => Bound::Number(number),
+                Value::Array(numbers) => Bound::Word(array(&numbers)),
+                Value::Word(word) => Bound::Word(word),
+                // As bytes: the caller's session may be set to any character set.
+                Value::Text(text) => Bound::Bytes(text.into_bytes()),
+                Value::Token(token) => Bound::Bytes(token.as_bytes().to_vec()),
+                Value::Wanted | Value::Numbers(_) => Bound::Nothing,
+            });
             Some("?".to_owned())
         }
     });
-    let query = sqlx::query(AssertSqlSafe(text)).persistent(false);
-    bound.into_iter().fold(query, |query, value| match value {
-        Value::Wanted | Value::Numbers(_) => query,
-        Value::Number(number) => query.bind(number),
-        // As bytes: the caller's session may be set to any character set.
-        Value::Text(text) => query.bind(text.into_bytes()),
-        Value::Token(token) => query.bind(token.as_bytes().to_vec()),
+    bound.into_iter().fold(sqlx::query(AssertSqlSafe(text)), |query, bound| match bound {
+        Bound::Nothing => query.bind(None::<i64>),
+        Bound::Number(number) => query.bind(number),
+        Bound::Word(word) => query.bind(word),
+        Bound::Bytes(bytes) => query.bind(bytes),
     })
+}
+
+/// What stands for one question mark.
+enum Bound {
+    Nothing,
+    Number(i64),
+    Word(String),
+    Bytes(Vec<u8>),
 }
 
 fn picked(row: &MySqlRow) -> Result<Picked> {
@@ -53,35 +88,44 @@ fn picked(row: &MySqlRow) -> Result<Picked> {
 }
 
 /// To lock, finds first and then locks what was found and is still what was looked for; and looks further, until there are
-/// enough or no more.
+/// enough or no more. Those that are named are locked at once: whoever looks in a transaction may look at an old state.
 pub(super) async fn pick(
     store: &MySqlStore,
     conn: &mut MySqlConnection,
     selection: &Selection<'_>,
     lock: Lock,
 ) -> Result<Vec<Picked>> {
-    let Selection { scope, mut after, states, limit } = *selection;
-    let mut locked = Vec::new();
+    if lock == Lock::None {
+        return find(&store.sql().pick_dead_letters, conn, selection, lock).await;
+    }
+    if selection.scope.ids.is_some() {
+        return find(&store.sql().lock_dead_letters, conn, selection, lock).await;
+    }
+    let Selection { scope, mut after, state, limit } = *selection;
+    let (mut locked, mut look_at) = (Vec::new(), limit.max(LOOKED_AT));
     loop {
-        let left = limit - length(&locked);
-        let next = Selection { scope, after, states, limit: left };
-        let found = query(&store.sql().pick_dead_letters, &Values::of(&next, Lock::None));
-        let found = found.fetch_all(&mut *conn).await?.iter().map(picked).collect::<Result<Vec<_>>>()?;
-        if lock == Lock::None {
-            return Ok(found);
-        }
+        let next = Selection { scope, after, state, limit: look_at };
+        let found = find(&store.sql().pick_dead_letters, conn, &next, Lock::None).await?;
         let Some(last) = found.last() else { return Ok(locked) };
         after = Some(OutboxMessageId(last.id));
-        let ids = found.iter().map(|picked| OutboxMessageId(picked.id));
-        let these = scope.clone().ids(ids);
-        let these = Selection { scope: &these, after: None, states, limit };
-        let rows =
-            query(&store.sql().lock_dead_letters, &Values::of(&these, lock)).fetch_all(&mut *conn).await?;
-        locked.extend(rows.iter().map(picked).collect::<Result<Vec<_>>>()?);
-        if length(&found) < left || length(&locked) >= limit {
+        let these = scope.clone().ids(found.iter().map(|picked| OutboxMessageId(picked.id)));
+        let these = Selection { scope: &these, after: None, state, limit: limit - length(&locked) };
+        locked.extend(find(&store.sql().lock_dead_letters, conn, &these, lock).await?);
+        if length(&found) < look_at || length(&locked) >= limit {
             return Ok(locked);
         }
+        look_at = (2 * look_at).min(MAX_DEAD_LETTER_LIMIT.into());
     }
+}
+
+async fn find(
+    sql: &str,
+    conn: &mut MySqlConnection,
+    selection: &Selection<'_>,
+    lock: Lock,
+) -> Result<Vec<Picked>> {
+    let rows = query(sql, &Values::of(selection, lock)).fetch_all(conn).await?;
+    rows.iter().map(picked).collect()
 }
 
 fn length(picked: &[Picked]) -> i64 {
@@ -92,10 +136,9 @@ pub(super) async fn read(
     store: &MySqlStore,
     conn: &mut MySqlConnection,
     ids: &[i64],
-    lock: Lock,
+    is_locked: bool,
 ) -> Result<Vec<DeadLetterMessage>> {
-    let values = Values::these(ids);
-    let values = if lock == Lock::None { values } else { values.with("is_locked", Value::Wanted) };
+    let values = if is_locked { Values::locked(ids) } else { Values::these(ids) };
     let statement = query(&store.sql().read_dead_letters, &values);
     Ok(statement.try_map(|row: MySqlRow| dead_letter(&row)).fetch_all(conn).await?)
 }

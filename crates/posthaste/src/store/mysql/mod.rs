@@ -59,6 +59,9 @@ const BEGIN: &str = "SET SESSION wait_timeout = 3; START TRANSACTION";
 /// What follows their end: an idle connection may stay.
 const REST: &str = "SET SESSION wait_timeout = 600";
 
+/// How a transaction of ours begins on a connection of the caller's, whatever the session's defaults.
+const BEGIN_TO_WRITE: &str = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION";
+
 /// How often a verb is tried again while others are in the way.
 const TRIES: u32 = 10;
 /// How long to wait before the second try; then twice as long, each time.
@@ -255,7 +258,7 @@ impl Store for MySqlStore {
     type Db = MySql;
 
     const CANCELS_CLEANLY: bool = false;
-    const BEGIN_TO_WRITE: &'static str = "START TRANSACTION";
+    const BEGIN_TO_WRITE: &'static str = BEGIN_TO_WRITE;
     const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or DDL), or a \
          deadlock did";
 
@@ -411,8 +414,8 @@ impl Store for MySqlStore {
         vacuum::strays(self, suspects).await
     }
 
-    async fn is_in_transaction(&self, conn: &mut MySqlConnection) -> Result<bool> {
-        enqueue::is_in_transaction(self, conn).await
+    async fn begin_on<'c>(&self, conn: &'c mut MySqlConnection) -> Result<Option<Transaction<'c, MySql>>> {
+        dead_letters::begin_on(self, conn).await
     }
 
     async fn pick_dead_letters(
@@ -428,9 +431,9 @@ impl Store for MySqlStore {
         &self,
         conn: &mut MySqlConnection,
         ids: &[i64],
-        lock: Lock,
+        is_locked: bool,
     ) -> Result<Vec<DeadLetterMessage>> {
-        dead_letters::read(self, conn, ids, lock).await
+        dead_letters::read(self, conn, ids, is_locked).await
     }
 
     async fn count_dead_letters(&self, conn: &mut MySqlConnection, selection: &Selection<'_>) -> Result<u64> {

@@ -1,12 +1,12 @@
 //! What operators do with dead letters, on their own connections.
 
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, Postgres, Row,
+    AssertSqlSafe, Connection, PgConnection, Postgres, Row, SqlSafeStr, Transaction,
     postgres::{PgArguments, PgRow},
     query::Query,
 };
 
-use super::PostgresStore;
+use super::{BEGIN_TO_WRITE, PostgresStore};
 use crate::{
     DeadLetterMessage, OutboxMessageId,
     store::{
@@ -16,31 +16,28 @@ use crate::{
     },
 };
 
-/// There is no transaction in which a savepoint could be set.
-const NO_TRANSACTION: &str = "25P01";
+pub(super) async fn begin_on<'c>(conn: &'c mut PgConnection) -> Result<Option<Transaction<'c, Postgres>>> {
+    if is_in_transaction(conn).await? {
+        return Ok(None);
+    }
+    Ok(Some(conn.begin_with(BEGIN_TO_WRITE.into_sql_str()).await?))
+}
 
-/// sqlx does not know of a transaction that the caller has begun by hand; in one, a savepoint can be set.
-pub(super) async fn is_in_transaction(store: &PostgresStore, conn: &mut PgConnection) -> Result<bool> {
+/// sqlx does not know of a transaction that the caller has begun by hand. In one, this statement began later than it; asked by the
+/// simple protocol, where a statement is one message.
+async fn is_in_transaction(conn: &mut PgConnection) -> Result<bool> {
     if conn.is_in_transaction() {
         return Ok(true);
     }
-    let savepoint = store.savepoint();
-    match sqlx::raw_sql(AssertSqlSafe(format!("SAVEPOINT {savepoint}"))).execute(&mut *conn).await {
-        Ok(_) => {
-            let release = format!("RELEASE SAVEPOINT {savepoint}");
-            sqlx::raw_sql(AssertSqlSafe(release)).execute(conn).await?;
-            Ok(true)
-        }
-        Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some(NO_TRANSACTION) => Ok(false),
-        Err(error) => Err(error.into()),
-    }
+    let row = sqlx::raw_sql("SELECT now() <> statement_timestamp()").fetch_one(conn).await?;
+    Ok(row.try_get(0)?)
 }
 
 /// Reads. Behind a pooler that needs a transaction, in which the statement is prepared and run in the same session: one is begun, if
 /// there is none.
 macro_rules! reading {
     ($store:expr, $conn:ident, $work:expr) => {{
-        if $store.is_pooled() && !is_in_transaction($store, $conn).await? {
+        if $store.is_pooled() && !is_in_transaction($conn).await? {
             let mut transaction = $conn.begin().await?;
             let done = {
                 let $conn = &mut *transaction;
@@ -68,8 +65,8 @@ fn query(sql: &str, values: &Values) -> Query<'static, Postgres, PgArguments> {
     bound.into_iter().fold(query, |query, value| match value {
         Value::Wanted => query,
         Value::Number(number) => query.bind(number),
-        Value::Numbers(numbers) => query.bind(numbers),
-        Value::Text(text) => query.bind(text),
+        Value::Numbers(numbers) | Value::Array(numbers) => query.bind(numbers),
+        Value::Text(text) | Value::Word(text) => query.bind(text),
         Value::Token(token) => query.bind(token),
     })
 }

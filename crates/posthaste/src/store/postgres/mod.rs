@@ -84,6 +84,9 @@ static TRANSACTION: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
+/// How a transaction of ours begins on a connection of the caller's, whatever the role's defaults.
+const BEGIN_TO_WRITE: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+
 #[derive(Clone)]
 pub struct PostgresStore {
     shared: Arc<Shared>,
@@ -238,7 +241,7 @@ impl Store for PostgresStore {
     type Db = Postgres;
 
     const CANCELS_CLEANLY: bool = false;
-    const BEGIN_TO_WRITE: &'static str = "BEGIN";
+    const BEGIN_TO_WRITE: &'static str = BEGIN_TO_WRITE;
     const TRANSACTION_ENDED: &'static str =
         "the handler ended the transaction that it was given (COMMIT, ROLLBACK or PREPARE TRANSACTION)";
 
@@ -390,8 +393,8 @@ impl Store for PostgresStore {
         vacuum::strays(self, suspects).await
     }
 
-    async fn is_in_transaction(&self, conn: &mut PgConnection) -> Result<bool> {
-        dead_letters::is_in_transaction(self, conn).await
+    async fn begin_on<'c>(&self, conn: &'c mut PgConnection) -> Result<Option<Transaction<'c, Postgres>>> {
+        dead_letters::begin_on(conn).await
     }
 
     async fn pick_dead_letters(
@@ -407,7 +410,7 @@ impl Store for PostgresStore {
         &self,
         conn: &mut PgConnection,
         ids: &[i64],
-        _lock: Lock,
+        _is_locked: bool,
     ) -> Result<Vec<DeadLetterMessage>> {
         dead_letters::read(self, conn, ids).await
     }

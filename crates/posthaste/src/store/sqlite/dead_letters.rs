@@ -1,13 +1,13 @@
 //! What operators do with dead letters, on their own connections.
 
 use sqlx::{
-    AssertSqlSafe, Connection, Row, Sqlite, SqliteConnection,
+    AssertSqlSafe, Connection, Row, SqlSafeStr, Sqlite, SqliteConnection, Transaction,
     query::Query,
     sqlite::{SqliteArguments, SqliteRow},
 };
 use uuid::Uuid;
 
-use super::SqliteStore;
+use super::{BEGIN, SqliteStore};
 use crate::{
     DeadLetterMessage, OutboxMessageId,
     store::{
@@ -19,15 +19,15 @@ use crate::{
 };
 
 /// sqlx does not know of a transaction that the caller has begun by hand; in one, no other can be begun.
-pub(super) async fn is_in_transaction(conn: &mut SqliteConnection) -> Result<bool> {
+pub(super) async fn begin_on<'c>(conn: &'c mut SqliteConnection) -> Result<Option<Transaction<'c, Sqlite>>> {
     if conn.is_in_transaction() {
-        return Ok(true);
+        return Ok(None);
     }
-    if sqlx::raw_sql("BEGIN").execute(&mut *conn).await.is_err() {
-        return Ok(true);
+    match conn.begin_with(BEGIN.into_sql_str()).await {
+        Ok(transaction) => Ok(Some(transaction)),
+        Err(sqlx::Error::Database(error)) if error.message().contains("within a transaction") => Ok(None),
+        Err(error) => Err(error.into()),
     }
-    sqlx::raw_sql("ROLLBACK").execute(conn).await?;
-    Ok(false)
 }
 
 fn query(sql: &str, values: &Values) -> Query<'static, Sqlite, SqliteArguments> {
@@ -43,8 +43,8 @@ fn query(sql: &str, values: &Values) -> Query<'static, Sqlite, SqliteArguments> 
     bound.into_iter().fold(query, |query, value| match value {
         Value::Wanted => query,
         Value::Number(number) => query.bind(number),
-        Value::Numbers(numbers) => query.bind(array(&numbers)),
-        Value::Text(text) => query.bind(text),
+        Value::Numbers(numbers) | Value::Array(numbers) => query.bind(array(&numbers)),
+        Value::Text(text) | Value::Word(text) => query.bind(text),
         Value::Token(token) => query.bind(token.as_bytes().to_vec()),
     })
 }
@@ -53,7 +53,11 @@ pub(super) async fn pick(
     store: &SqliteStore,
     conn: &mut SqliteConnection,
     selection: &Selection<'_>,
+    lock: Lock,
 ) -> Result<Vec<Picked>> {
+    if lock != Lock::None {
+        query(&store.sql().begin_to_write, &Values::default()).execute(&mut *conn).await?;
+    }
     let statement = query(&store.sql().pick_dead_letters, &Values::of(selection, Lock::None));
     let picked = |row: &SqliteRow| {
         let token: Option<Vec<u8>> = row.try_get(2)?;

@@ -56,15 +56,19 @@ pub(super) async fn pause(store: &SqliteStore, queue: &str, is_paused: bool) -> 
     })
 }
 
-/// In memory, a handler's transaction may have the only connection; and nobody but this process can have paused anything.
+/// In memory, others may have all connections, a handler's transaction for one: then nobody can say, and it is not waited for.
 pub(super) async fn is_paused(store: &SqliteStore, queue: &str) -> Result<bool> {
-    if store.is_in_memory() {
-        return Ok(false);
+    let look = async |conn: &mut SqliteConnection| -> Result<bool> {
+        let row = query(&store.sql().is_paused).bind(queue).fetch_one(conn).await?;
+        Ok(row.try_get::<i64, _>(0)? > 0)
+    };
+    if !store.is_in_memory() {
+        return reading!(store, conn => look(conn));
     }
-    let row = reading!(store, conn => async {
-        Ok(query(&store.sql().is_paused).bind(queue).fetch_one(conn).await?)
-    })?;
-    Ok(row.try_get::<i64, _>(0)? > 0)
+    match store.shared.readers.spare() {
+        Some(mut conn) => look(&mut conn).await,
+        None => Ok(false),
+    }
 }
 
 /// The most bytes of payload in one statement: far from the billion that a value can have.

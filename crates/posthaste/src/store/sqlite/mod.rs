@@ -385,24 +385,24 @@ impl Store for SqliteStore {
         vacuum::strays(self, suspects).await
     }
 
-    async fn is_in_transaction(&self, conn: &mut SqliteConnection) -> Result<bool> {
-        dead_letters::is_in_transaction(conn).await
+    async fn begin_on<'c>(&self, conn: &'c mut SqliteConnection) -> Result<Option<Transaction<'c, Sqlite>>> {
+        dead_letters::begin_on(conn).await
     }
 
     async fn pick_dead_letters(
         &self,
         conn: &mut SqliteConnection,
         selection: &Selection<'_>,
-        _lock: Lock,
+        lock: Lock,
     ) -> Result<Vec<Picked>> {
-        dead_letters::pick(self, conn, selection).await
+        dead_letters::pick(self, conn, selection, lock).await
     }
 
     async fn read_dead_letters(
         &self,
         conn: &mut SqliteConnection,
         ids: &[i64],
-        _lock: Lock,
+        _is_locked: bool,
     ) -> Result<Vec<DeadLetterMessage>> {
         dead_letters::read(self, conn, ids).await
     }

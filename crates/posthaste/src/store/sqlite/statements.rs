@@ -4,6 +4,7 @@ use crate::store::{Tables, statements::statements, tables::Names};
 
 statements!(
     acquire,
+    begin_to_write,
     bury,
     change_dead_letters,
     count_dead_letters,

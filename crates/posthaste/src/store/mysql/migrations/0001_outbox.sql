@@ -89,7 +89,7 @@ CREATE TABLE IF NOT EXISTS {dead_letter} (
     created_at   BIGINT       NOT NULL,
     attempts     INT          NOT NULL,
     reason       TEXT         NOT NULL,
-        -- pending, reprocessing, resolved or discarded.
+    -- pending, reprocessing, resolved or discarded.
     status         VARCHAR(32) NOT NULL DEFAULT 'pending',
     rejected_at    BIGINT      NOT NULL,
     -- When the status last changed.
@@ -101,7 +101,6 @@ CREATE TABLE IF NOT EXISTS {dead_letter} (
     redelivered_as BIGINT,
     KEY queue_status (queue, status, id),
     KEY status (status, id)
-
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 INSERT IGNORE INTO {tick} (id) VALUES (0);

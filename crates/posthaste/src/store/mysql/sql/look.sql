@@ -6,7 +6,7 @@ SELECT c.epoch, c.processed_seq, c.attempts, c.owner, c.last_error,
        -- A lease that ends further ahead than it is long: the clock jumped back since.
        c.owner IS NULL OR c.owner = ? OR c.lease_until <= {now} OR c.lease_until > {now} + c.lease_ms * 1000 AS is_free,
        coalesce(c.lease_until - {now}, 0) AS micros_left,
-              coalesce((SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = ? ORDER BY o.last_seq DESC LIMIT 1), 0) AS head,
+       coalesce((SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = ? ORDER BY o.last_seq DESC LIMIT 1), 0) AS head,
        EXISTS (SELECT 1 FROM {partition} p JOIN {queue} q ON q.id = p.queue_id
                WHERE p.id = ? AND q.paused_at IS NOT NULL) AS is_paused
 FROM {cursor} c

@@ -8,7 +8,7 @@ SELECT d.id, d.partition_id, d.seq, CONVERT(d.queue USING binary) AS queue, d.`p
        CONVERT(d.payload_type USING binary) AS payload_type, CONVERT(d.`key` USING binary) AS `key`,
        CONVERT(d.headers USING binary) AS headers, d.payload, d.attempts, CONVERT(d.reason USING binary) AS reason,
        d.redelivered_as,
-       CONVERT(CASE WHEN d.status = 'reprocessing' AND d.claimed_until <= {now} THEN 'pending' ELSE d.status END USING binary) AS status,
+       CONVERT(CASE WHEN d.status = 'reprocessing' AND (d.claimed_until <= {now} OR d.claimed_until > {now} + 691200000000) THEN 'pending' ELSE d.status END USING binary) AS status,
        d.created_at AS created_us, d.rejected_at AS rejected_us, d.changed_at AS changed_us, d.claimed_until AS claimed_us
 FROM {dead_letter} d FORCE INDEX (PRIMARY)
 WHERE d.id IN (:ids)

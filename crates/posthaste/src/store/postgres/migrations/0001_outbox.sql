@@ -89,7 +89,7 @@ CREATE TABLE {dead_letter} (
     created_at   timestamptz NOT NULL,
     attempts     integer     NOT NULL,
     reason       text        NOT NULL,
-        -- pending, reprocessing, resolved or discarded.
+    -- pending, reprocessing, resolved or discarded.
     status         text        NOT NULL DEFAULT 'pending',
     rejected_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     -- When the status last changed.

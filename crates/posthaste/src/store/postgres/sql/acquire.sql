@@ -14,7 +14,7 @@ WITH tip AS MATERIALIZED (
            -- A lease that ends further ahead than it is long: the clock jumped back since.
            c.owner IS NULL OR c.owner = $3 OR c.lease_until <= clock_timestamp()
                OR c.lease_until > clock_timestamp() + c.lease_ms * interval '1 ms' AS is_free,
-                      extract(epoch FROM c.lease_until - clock_timestamp())::float8 AS seconds_left,
+           extract(epoch FROM c.lease_until - clock_timestamp())::float8 AS seconds_left,
            (SELECT q.paused_at IS NOT NULL FROM {partition} p JOIN {queue} q ON q.id = p.queue_id WHERE p.id = $2) AS is_paused
     FROM {cursor} c
     WHERE c.reader = $1 AND c.partition_id = $2
@@ -25,14 +25,14 @@ WITH tip AS MATERIALIZED (
 ), partition AS MATERIALIZED (
     SELECT p.id
     FROM {partition} p, tip, head
-        WHERE p.id = $2 AND $7 AND tip.is_free AND NOT tip.is_paused AND tip.processed_seq < head.seq
+    WHERE p.id = $2 AND $7 AND tip.is_free AND NOT tip.is_paused AND tip.processed_seq < head.seq
     FOR NO KEY UPDATE OF p SKIP LOCKED
 ), locked AS MATERIALIZED (
     SELECT c.epoch
     FROM {cursor} c
     WHERE c.reader = $1 AND c.partition_id = $2 AND c.epoch = (
         SELECT tip.epoch FROM tip, head
-                WHERE tip.is_free AND NOT tip.is_paused AND tip.processed_seq < head.seq AND (NOT $7 OR EXISTS (SELECT FROM partition)))
+        WHERE tip.is_free AND NOT tip.is_paused AND tip.processed_seq < head.seq AND (NOT $7 OR EXISTS (SELECT FROM partition)))
     FOR KEY SHARE
 ), link AS (
     INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)

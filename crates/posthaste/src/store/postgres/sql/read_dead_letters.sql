@@ -4,7 +4,7 @@
 -- A line that names a value which is not given is left out; see criteria.rs.
 SELECT d.id, d.partition_id, d.seq, d.queue, d.partition::bigint AS partition, d.payload_type, d.key, d.headers, d.payload,
        d.attempts::bigint AS attempts, d.reason, d.redelivered_as,
-       CASE WHEN d.status = 'reprocessing' AND d.claimed_until <= clock_timestamp() THEN 'pending' ELSE d.status END AS status,
+       CASE WHEN d.status = 'reprocessing' AND (d.claimed_until <= clock_timestamp() OR d.claimed_until > clock_timestamp() + interval '8 days') THEN 'pending' ELSE d.status END AS status,
        (extract(epoch FROM d.created_at) * 1000000)::bigint AS created_us,
        (extract(epoch FROM d.rejected_at) * 1000000)::bigint AS rejected_us,
        (extract(epoch FROM d.changed_at) * 1000000)::bigint AS changed_us,

@@ -86,7 +86,7 @@ CREATE TABLE {dead_letter} (
     created_at   INTEGER NOT NULL,
     attempts     INTEGER NOT NULL,
     reason       TEXT    NOT NULL,
-        -- pending, reprocessing, resolved or discarded.
+    -- pending, reprocessing, resolved or discarded.
     status         TEXT    NOT NULL DEFAULT 'pending',
     rejected_at    INTEGER NOT NULL DEFAULT ({now}),
     -- When the status last changed.
