@@ -13,7 +13,7 @@ use crate::{
     Health, OutboxError, OutboxProfile, OutboxStats, WorkerId, WorkerTuning,
     clock::Clock,
     limits::LONGEST_SILENCE,
-    monitor::{Monitor, Watch},
+    monitor::{Busy, Monitor, Probe, Watch},
     news,
     pauses::Pauses,
     processor::{ProcessedQueue, Processor, Shared},
@@ -50,7 +50,7 @@ pub(crate) struct Crew<S> {
     wake: Wake,
     counters: Counters,
     pauses: Pauses,
-    monitor: Monitor<S>,
+    probe: Probe,
     worker_id: WorkerId,
     tasks: TaskSet,
     cancel: CancellationToken,
@@ -72,12 +72,14 @@ impl<S: Store> Crew<S> {
             outage: counters.outage.clone(),
             pauses: Pauses::default(),
             clock: Clock::default(),
+            busy: Busy::default(),
         };
         let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));
         let worker_id = WorkerId(shared.owner);
+        let monitor = Monitor::new(&shared, Watch::new(worker_id, wake.partition_ids()));
         let mut crew = Self {
             store: store.clone(),
-            monitor: Monitor::new(&shared, Watch::new(worker_id, wake.partition_ids())),
+            probe: monitor.probe(),
             wake,
             counters,
             pauses: shared.pauses.clone(),
@@ -98,7 +100,7 @@ impl<S: Store> Crew<S> {
         let (store, channel, wake, cancel) =
             (store.clone(), *channel, crew.wake.clone(), crew.cancel.clone());
         crew.tasks.spawn("news", async move { news::carry(&store, channel, &wake, &cancel).await });
-        crew.tasks.spawn("monitor", crew.monitor.clone().run(crew.cancel.clone()));
+        crew.tasks.spawn("monitor", monitor.run(crew.cancel.clone()));
         if !terms.stats_interval.is_zero() {
             let log = crew.counters.clone().log_every(terms.stats_interval, crew.cancel.clone());
             crew.tasks.spawn("statistics", log);
@@ -238,7 +240,7 @@ impl<S: Store> Crew<S> {
     }
 
     pub(crate) fn health(&self) -> impl Future<Output = Health> + Send + use<S> {
-        self.monitor.clone().health(self.tasks.is_running(SEQUENCER))
+        self.probe.clone().health(self.tasks.is_running(SEQUENCER))
     }
 
     /// Handlers get the grace period; then they are dropped and all leases released.

@@ -42,8 +42,11 @@ impl<DB: Backend> OutboxHandle<DB> {
     }
 
     /// Whether the database answers, messages get their order, and partitions make progress: for a readiness probe, by
-    /// [`Health::is_ready`], and for alerts. It looks now, and waits for the database for at most 3 s; the future does not borrow the
-    /// handle.
+    /// [`Health::is_ready`], and for alerts. It looks now, and waits for the database for at most 3 s; the future does
+    /// not borrow the handle. However many ask, there is one look at a time.
+    ///
+    /// On SQLite in memory, where the workers share the caller's pool, the database counts as out of reach while others use all its
+    /// connections.
     ///
     /// What stands still is known from earlier looks, which the outbox makes by itself every 3 s: a partition that has work and
     /// settles none of it is reported here, and logged as a warning, within 10 s. With so many partitions that a look takes longer than
@@ -53,7 +56,7 @@ impl<DB: Backend> OutboxHandle<DB> {
         async move {
             match health {
                 Some(health) => health.await,
-                None => Health::unknown("the outbox is stopped".to_owned(), false),
+                None => Health::unknown("the outbox has stopped".to_owned()),
             }
         }
     }

@@ -21,10 +21,10 @@ pub struct Health {
 
 impl Health {
     /// Nobody knows how far anything is.
-    pub(crate) const fn unknown(error: String, is_alive: bool) -> Self {
+    pub(crate) const fn unknown(error: String) -> Self {
         Self {
             database: DatabaseHealth::Unreachable { error },
-            sequencer: SequencerHealth { is_alive, waiting: None },
+            sequencer: SequencerHealth { is_alive: true, waiting: None },
             stalled: Vec::new(),
             paused: Vec::new(),
         }
@@ -95,7 +95,8 @@ pub enum StallCause {
         /// Why the last try failed; none if it did not say so, because its process died.
         last_error: Option<String>,
     },
-    /// Somebody has its lease, and has not settled: the handler takes its time, or hangs, or its process is gone.
+    /// Somebody has its lease, and has not settled: the handler takes its time, or hangs, or its process is gone. A handler of this process
+    /// that works in a transaction may go on beyond its lease.
     Leased {
         /// Who.
         owner: WorkerId,
@@ -107,7 +108,7 @@ pub enum StallCause {
     /// Nobody has its lease, and this process has no processor for its queue: another one should.
     NoProcessorHere,
     /// Nobody has its lease, although this process has a processor for it: all processors that may run at once are busy with
-    /// other partitions, or the database refuses, or a handler's transaction goes on beyond its lease.
+    /// other partitions, or the database refuses, or a handler's transaction goes on beyond its lease in another process.
     NotTakenUp,
 }
 
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_stalled_partition_or_a_paused_queue_takes_nothing_out_of_rotation() {
-        let mut health = Health::unknown("no".to_owned(), true);
+        let mut health = Health::unknown("no".to_owned());
         assert!(!health.is_ready(), "without a database");
         health.database = DatabaseHealth::Reachable { took: Duration::ZERO };
         assert!(health.is_ready());

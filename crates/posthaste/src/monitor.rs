@@ -5,11 +5,14 @@ use std::{
     collections::{HashMap, HashSet},
     mem::Discriminant,
     sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use taskward::CancellationToken;
-use tokio::time::Instant;
+use tokio::{
+    sync::{Notify, watch},
+    time::Instant,
+};
 
 use crate::{
     DatabaseHealth, Health, OutboxError, PartitionLag, SequencerHealth, Stall, StallCause, WorkerId,
@@ -28,42 +31,92 @@ const SHARE: u32 = 20;
 const REMINDER: Duration = Duration::from_secs(60);
 /// How much of a handler's last error is logged, in bytes.
 const LOGGED: usize = 256;
-/// How long whoever asks for the health waits for the database.
-const HEALTH_LIMIT: Duration = Duration::from_secs(3);
+/// How long the database may take to answer: for whoever asks for the health, and before it counts as out of reach.
+const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// How often it looks at most, however many ask.
+const LEAST_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Looks by itself now and then, and whenever it is asked. Cheap to clone, and one memory for all clones.
-#[derive(Clone)]
+/// Looks now and then, and when it is asked: one look at a time, whoever asks.
 pub(crate) struct Monitor<S> {
     store: S,
     clock: Clock,
     outage: Outage,
-    watch: Arc<Mutex<Watch>>,
+    busy: Busy,
+    watch: Watch,
+    asked: Arc<Notify>,
+    seen: watch::Sender<Seen>,
+}
+
+/// What the last look came to, and when it began.
+#[derive(Debug, Clone)]
+struct Seen {
+    began: Option<Instant>,
+    health: Health,
+}
+
+/// Asks the monitor. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Probe {
+    asked: Arc<Notify>,
+    seen: watch::Receiver<Seen>,
+}
+
+impl Probe {
+    /// What is seen from now on; it is not waited for, for long. `is_sequencing` if this process has its sequencer.
+    pub(crate) async fn health(mut self, is_sequencing: bool) -> Health {
+        let began = Instant::now();
+        self.asked.notify_one();
+        let is_new = |seen: &Seen| seen.began.is_some_and(|look| look >= began);
+        let seen = tokio::time::timeout(ANSWER_LIMIT, self.seen.wait_for(is_new)).await;
+        let mut health = match seen {
+            Ok(Ok(seen)) => seen.health.clone(),
+            Ok(Err(_)) => Health::unknown("the outbox has stopped".to_owned()),
+            Err(_) => Health::unknown(no_answer()),
+        };
+        health.sequencer.is_alive &= is_sequencing;
+        health
+    }
+}
+
+fn no_answer() -> String {
+    format!("no answer within {ANSWER_LIMIT:?}")
 }
 
 impl<S: Store> Monitor<S> {
     pub(crate) fn new(shared: &Shared<S>, watch: Watch) -> Self {
+        let nothing = Health::unknown("the database was not asked yet".to_owned());
         Self {
             store: shared.store.clone(),
             clock: shared.clock.clone(),
             outage: shared.outage.clone(),
-            watch: Arc::new(Mutex::new(watch)),
+            busy: shared.busy.clone(),
+            watch,
+            asked: Arc::default(),
+            seen: watch::Sender::new(Seen { began: None, health: nothing }),
         }
     }
 
+    pub(crate) fn probe(&self) -> Probe {
+        Probe { asked: Arc::clone(&self.asked), seen: self.seen.subscribe() }
+    }
+
     /// Looks at once, then again and again until cancelled.
-    pub(crate) async fn run(self, cancel: CancellationToken) {
+    pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let watching = async {
-            let mut complained = None;
+            let (mut complained, mut before) = (None, Duration::ZERO);
             loop {
                 let began = Instant::now();
-                let interval = match self.look().await {
-                    Ok(_) => LOOK_INTERVAL.max(began.elapsed() * SHARE),
-                    Err(error) => {
-                        self.complain(&error, &mut complained);
-                        LOOK_INTERVAL
-                    }
-                };
-                tokio::time::sleep_until(began + interval).await;
+                if let Err(error) = self.look().await {
+                    self.complain(&error, &mut complained);
+                }
+                // One that took long may have waited for others; two in a row take their time.
+                let took = began.elapsed();
+                let interval = LOOK_INTERVAL.max(took.min(before) * SHARE);
+                before = took;
+                tokio::select! {
+                    () = tokio::time::sleep_until(began + interval) => {}
+                    () = self.asked.notified() => tokio::time::sleep_until(began + LEAST_INTERVAL).await,
+                }
             }
         };
         cancel.run_until_cancelled(watching).await;
@@ -78,51 +131,85 @@ impl<S: Store> Monitor<S> {
         }
     }
 
-    /// Looks now, and does not wait for long. `is_sequencing` if this process has its sequencer.
-    pub(crate) async fn health(self, is_sequencing: bool) -> Health {
+    /// Looks, remembers, says what is worth saying, and shows it to whoever asks.
+    async fn look(&mut self) -> Result<(), OutboxError> {
         let began = Instant::now();
-        let looked = tokio::time::timeout(HEALTH_LIMIT, self.look()).await;
-        let error = match looked {
-            Ok(Ok(Sight { stalled, paused, waiting, .. })) => {
-                let is_alive = is_sequencing && waiting.is_none_or(|waiting| waiting < STALLED_AFTER);
-                return Health {
-                    database: DatabaseHealth::Reachable { took: began.elapsed() },
-                    sequencer: SequencerHealth { is_alive, waiting },
-                    stalled,
-                    paused,
-                };
+        let (health, result) = match self.ask_in_time(began).await {
+            Ok(lagging) => {
+                let sight = self.watch.look(&lagging, &self.busy, Instant::now());
+                sight.words.iter().for_each(Word::say);
+                telemetry::observed(true, &sight.observed(&lagging));
+                (sight.into_health(began.elapsed()), Ok(()))
             }
-            Ok(Err(error)) => error.to_string(),
-            Err(_) => format!("no answer within {HEALTH_LIMIT:?}"),
+            Err(error) => {
+                telemetry::observed(false, &[]);
+                (Health::unknown(error.to_string()), Err(error))
+            }
         };
-        Health::unknown(error, is_sequencing)
+        self.seen.send_replace(Seen { began: Some(began), health });
+        result
     }
 
-    /// Looks, remembers, and says what is worth saying.
-    async fn look(&self) -> Result<Sight, OutboxError> {
-        let mut lagging = self.ask().await;
-        // A connection that ended while it was idle says so only now: the next is new.
-        if lagging.as_ref().is_err_and(OutboxError::is_retryable) {
-            lagging = self.ask().await;
+    /// Asks, and asks again on a new connection if the first was lost. While there is no answer for long, the database is out of reach;
+    /// the answer is waited for all the same, so that there is never more than one question.
+    async fn ask_in_time(&self, began: Instant) -> Result<Lagging, OutboxError> {
+        let asking = async {
+            match self.ask().await {
+                // A connection that ended while it was idle says so only now: the next is new.
+                Err(error) if error.is_retryable() => self.ask().await,
+                asked => asked,
+            }
+        };
+        let mut asking = std::pin::pin!(asking);
+        if let Ok(asked) = tokio::time::timeout(ANSWER_LIMIT, &mut asking).await {
+            return asked;
         }
-        if lagging.as_ref().is_err_and(OutboxError::is_retryable) {
-            telemetry::observed(false, &[]);
-        }
-        let lagging = lagging?;
-        let sight = self.watch.lock().unwrap_or_else(PoisonError::into_inner).look(&lagging, Instant::now());
-        sight.words.iter().for_each(Word::say);
-        telemetry::observed(true, &sight.observed(&lagging));
-        Ok(sight)
+        telemetry::observed(false, &[]);
+        self.seen.send_replace(Seen { began: Some(began), health: Health::unknown(no_answer()) });
+        asking.await
     }
 
     /// Asks the database how far the partitions are, and what time it is.
     async fn ask(&self) -> Result<Lagging, OutboxError> {
-        let asked = SystemTime::now();
+        let asked = std::time::Instant::now();
         let lagging = self.store.lag().await?;
         if let Some(now) = lagging.now_us {
-            self.clock.compare(asked, now, SystemTime::now());
+            self.clock.compare(asked, now, std::time::Instant::now());
         }
         Ok(lagging)
+    }
+}
+
+/// The partitions that handlers of this process are at work on. Cheap to clone, and one for all clones.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Busy {
+    partitions: Arc<Mutex<HashSet<i32>>>,
+}
+
+impl Busy {
+    /// From now on, until the guard is gone.
+    pub(crate) fn with(&self, partition_id: i32) -> BusyWith {
+        self.lock().insert(partition_id);
+        BusyWith { busy: self.clone(), partition_id }
+    }
+
+    fn has(&self, partition_id: i32) -> bool {
+        self.lock().contains(&partition_id)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashSet<i32>> {
+        self.partitions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(crate) struct BusyWith {
+    busy: Busy,
+    partition_id: i32,
+}
+
+impl Drop for BusyWith {
+    fn drop(&mut self) {
+        self.busy.lock().remove(&self.partition_id);
     }
 }
 
@@ -148,6 +235,16 @@ pub(crate) struct Sight {
 }
 
 impl Sight {
+    fn into_health(self, took: Duration) -> Health {
+        let is_alive = self.waiting.is_none_or(|waiting| waiting < STALLED_AFTER);
+        Health {
+            database: DatabaseHealth::Reachable { took },
+            sequencer: SequencerHealth { is_alive, waiting: self.waiting },
+            stalled: self.stalled,
+            paused: self.paused,
+        }
+    }
+
     /// The same for each queue as a whole.
     fn observed<'l>(&self, lagging: &'l Lagging) -> Vec<Observed<'l>> {
         // The partitions come in the order of their queues.
@@ -214,7 +311,7 @@ impl Watch {
         }
     }
 
-    pub(crate) fn look(&mut self, lagging: &Lagging, now: Instant) -> Sight {
+    pub(crate) fn look(&mut self, lagging: &Lagging, busy: &Busy, now: Instant) -> Sight {
         let mut sight = Sight::default();
         if let Some(stood) = self.sequencer.is_at(lagging.unsequenced_id, now) {
             sight.words.push(Word::SequencerMoves { stood });
@@ -226,12 +323,12 @@ impl Watch {
             sight.words.push(Word::SequencerStands { since });
         }
         for lag in &lagging.partitions {
-            self.look_at(lag, now, &mut sight);
+            self.look_at(lag, busy, now, &mut sight);
         }
         sight
     }
 
-    fn look_at(&mut self, lag: &PartitionLag, now: Instant, sight: &mut Sight) {
+    fn look_at(&mut self, lag: &PartitionLag, busy: &Busy, now: Instant, sight: &mut Sight) {
         let (queue, partition) = (&lag.queue, lag.partition);
         // They come in the order of their queues.
         if lag.is_paused && sight.paused.last() != Some(queue) {
@@ -244,7 +341,8 @@ impl Watch {
             sight.words.push(Word::Moves { queue: Arc::clone(queue), partition, stood });
         }
         let Some(since) = standing.stands(now).filter(|since| *since >= STALLED_AFTER) else { return };
-        let cause = cause(lag, self.owner, self.here.contains(&lag.partition_id));
+        let is_busy = busy.has(lag.partition_id);
+        let cause = cause(lag, self.owner, self.here.contains(&lag.partition_id), is_busy);
         let is_worth_saying = standing.is_worth_saying(std::mem::discriminant(&cause), now);
         let stall = Stall { queue: Arc::clone(queue), partition, depth: lag.depth, since, cause };
         if is_worth_saying {
@@ -254,21 +352,17 @@ impl Watch {
     }
 }
 
-/// Why a partition stands still. Who has failed more than once, or said why, matters more than who is at it now.
-fn cause(lag: &PartitionLag, owner: WorkerId, is_processed_here: bool) -> StallCause {
-    let (attempts, last_error) = (lag.attempts, lag.last_error.clone());
+/// Why a partition stands still. That it has failed before matters more than who is at it now; that a handler is at it here, more than
+/// whether its lease is over.
+fn cause(lag: &PartitionLag, owner: WorkerId, is_processed_here: bool, is_busy: bool) -> StallCause {
+    let (attempts, last_error, left) =
+        (lag.attempts, lag.last_error.clone(), lag.lease_left.unwrap_or_default());
     match lag.owner {
-        Some(_) if attempts > 1 && last_error.is_some() => StallCause::Retrying { attempts, last_error },
-        Some(holder) => StallCause::Leased {
-            owner: holder,
-            is_here: holder == owner,
-            left: lag.lease_left.unwrap_or_default(),
-        },
-        // A worker that died left no word; whether anybody tries again is another question, unless it is this process.
-        None if last_error.is_some() || attempts > 0 && is_processed_here => {
-            StallCause::Retrying { attempts, last_error }
-        }
+        Some(_) if attempts > 1 => StallCause::Retrying { attempts, last_error },
+        Some(holder) => StallCause::Leased { owner: holder, is_here: holder == owner, left },
         None if !is_processed_here => StallCause::NoProcessorHere,
+        None if is_busy && attempts <= 1 => StallCause::Leased { owner, is_here: true, left },
+        None if attempts > 0 || last_error.is_some() => StallCause::Retrying { attempts, last_error },
         None => StallCause::NotTakenUp,
     }
 }
@@ -369,17 +463,18 @@ mod tests {
     /// A watch, and the time since it began.
     struct Stage {
         watch: Watch,
+        busy: Busy,
         began: Instant,
     }
 
     impl Stage {
         fn new() -> Self {
-            Self { watch: Watch::new(us(), [HERE]), began: Instant::now() }
+            Self { watch: Watch::new(us(), [HERE]), busy: Busy::default(), began: Instant::now() }
         }
 
         fn sees(&mut self, after: u64, partitions: Vec<PartitionLag>, unsequenced_id: Option<i64>) -> Sight {
             let lagging = Lagging { now_us: Some(0), partitions, unsequenced_id };
-            self.watch.look(&lagging, self.began + secs(after))
+            self.watch.look(&lagging, &self.busy, self.began + secs(after))
         }
 
         /// How long the partition has stood, if it is stalled.
@@ -430,16 +525,17 @@ mod tests {
 
     #[test]
     fn each_cause_is_told_from_the_others() {
-        let cause = |lag: &PartitionLag| cause(lag, us(), lag.partition_id == HERE);
+        let busy = |lag: &PartitionLag, is_busy| cause(lag, us(), lag.partition_id == HERE, is_busy);
+        let cause = |lag: &PartitionLag| busy(lag, false);
         let is_leased = |owner, is_here| StallCause::Leased { owner, is_here, left: secs(9) };
         assert_eq!(cause(&leased(us(), 1, None)), is_leased(us(), true));
         assert_eq!(cause(&leased(others(), 1, None)), is_leased(others(), false));
-        assert_eq!(cause(&leased(others(), 2, None)), is_leased(others(), false), "it took over");
         let retrying = |attempts, error: Option<&str>| StallCause::Retrying {
             attempts,
             last_error: error.map(str::to_owned),
         };
         assert_eq!(cause(&leased(us(), 2, Some("no"))), retrying(2, Some("no")));
+        assert_eq!(cause(&leased(others(), 2, None)), retrying(2, None), "who had it before died");
         let free = |lag: PartitionLag| PartitionLag { owner: None, ..lag };
         assert_eq!(cause(&free(leased(us(), 1, Some("no")))), retrying(1, Some("no")));
         assert_eq!(cause(&free(leased(us(), 1, None))), retrying(1, None), "its worker died");
@@ -447,6 +543,33 @@ mod tests {
         assert_eq!(cause(&lag(ELSEWHERE, 0, 1)), StallCause::NoProcessorHere);
         let died_elsewhere = PartitionLag { attempts: 1, ..lag(ELSEWHERE, 0, 1) };
         assert_eq!(cause(&died_elsewhere), StallCause::NoProcessorHere);
+        let failed_elsewhere = PartitionLag { last_error: Some("no".to_owned()), ..died_elsewhere };
+        assert_eq!(cause(&failed_elsewhere), StallCause::NoProcessorHere);
+        let beyond_its_lease = PartitionLag { lease_left: None, ..free(leased(us(), 1, None)) };
+        let at_work = StallCause::Leased { owner: us(), is_here: true, left: Duration::ZERO };
+        assert_eq!(busy(&beyond_its_lease, true), at_work);
+    }
+
+    #[test]
+    fn what_is_seen_of_partitions_is_summed_up_for_their_queues() {
+        let mut stage = Stage::new();
+        let partitions = || {
+            let old = PartitionLag { oldest: Some(secs(7)), ..lag(HERE, 0, 3) };
+            let young = PartitionLag { oldest: Some(secs(2)), partition_id: 3, ..lag(HERE, 1, 2) };
+            let paused = PartitionLag { is_paused: true, ..lag(ELSEWHERE, 0, 5) };
+            vec![old, young, paused]
+        };
+        stage.sees(0, partitions(), None);
+        let sight = stage.sees(6, partitions(), None);
+        let lagging = Lagging { now_us: None, partitions: partitions(), unsequenced_id: None };
+        let observed: Vec<_> = sight
+            .observed(&lagging)
+            .iter()
+            .map(|of| (of.queue.to_owned(), of.depth, of.oldest_age, of.stalled_partitions, of.is_paused))
+            .collect();
+        let expected =
+            [("here".to_owned(), 4, secs(7), 2, false), ("there".to_owned(), 5, Duration::ZERO, 0, true)];
+        assert_eq!(observed, expected);
     }
 
     #[test]

@@ -392,8 +392,8 @@ impl<DB: Backend> Outbox<DB> {
         Ok(done)
     }
 
-    /// Looks at something on a connection of the caller's pool: in a transaction, where a session may have been set to begin one by itself
-    /// and leave it open.
+    /// Looks at something on a connection of the caller's pool: in a transaction, for a session may have been set to begin one by itself
+    /// and leave it open. SQLite has no such sessions, and looks wait for nobody there.
     pub(crate) async fn reading<T, F>(&self, pool: &Pool<DB>, work: F) -> Result<T, OutboxError>
     where
         F: AsyncFnOnce(&mut DB::Connection) -> Result<T, OutboxError>,
@@ -401,7 +401,8 @@ impl<DB: Backend> Outbox<DB> {
         if <DB::Store as Store>::CANCELS_CLEANLY {
             return self.lent(pool, work).await;
         }
-        self.transact(pool, None, async |transaction| work(&mut **transaction).await).await
+        let begin = <DB::Store as Store>::BEGIN_TO_READ;
+        self.transact(pool, Some(begin), async |transaction| work(&mut **transaction).await).await
     }
 
     async fn transact<T, E, F>(&self, pool: &Pool<DB>, begin: Option<&'static str>, work: F) -> Result<T, E>

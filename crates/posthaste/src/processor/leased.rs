@@ -55,6 +55,7 @@ impl<S: Store> Processor<S> {
             return Handled::abandoned(batch.abandon());
         }
         self.claim.handled_epoch = leased.epoch;
+        let _busy = self.shared.busy.with(self.partition_id);
         let mut stopwatch = Stopwatch::default();
         stopwatch.start();
         let outcome = {

@@ -34,6 +34,7 @@ use crate::{
     HandlerResult, LeaseConfig, OutboxError, WorkerTuning,
     clock::Clock,
     limits::{MAX_SAVEPOINTS, PROCESSOR_SLICE},
+    monitor::Busy,
     outage::{Outage, UNREACHABLE},
     pauses::Pauses,
     store::{Acquired, Claim, Handling, Leased, Queue, Settled, Store},
@@ -98,6 +99,7 @@ pub(crate) struct Shared<S> {
     pub(crate) pauses: Pauses,
     /// By which messages are as old as they are.
     pub(crate) clock: Clock,
+    pub(crate) busy: Busy,
 }
 
 /// The circumstances of a batch.

@@ -173,6 +173,7 @@ impl<S: Store> Processor<S> {
             return Ok(Transacted::Settled { settled, is_sound: true });
         };
         self.claim.handled_epoch = leased.epoch;
+        let _busy = self.shared.busy.with(self.partition_id);
         let mut call = Call { handler, timeout, stopwatch: Stopwatch::default() };
         let handled = tokio::select! {
             biased;

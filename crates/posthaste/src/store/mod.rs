@@ -453,6 +453,9 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     /// Whether a connection is as good as before after a call on it was dropped half-way.
     const CANCELS_CLEANLY: bool;
 
+    /// How a transaction begins that only looks, on a connection of the caller's, and sees the same all the time.
+    const BEGIN_TO_READ: &'static str;
+
     /// How a transaction of ours begins that is going to write, on a connection of the caller's.
     const BEGIN_TO_WRITE: &'static str;
 

@@ -61,7 +61,7 @@ metrics_table! {
     BATCH_MESSAGES: Histogram Count "posthaste_batch_messages" ["queue"]
         "Messages of a batch that its handler was called for.";
     SETTLE: Histogram Seconds "posthaste_settle_seconds" ["queue"]
-        "How long a settlement took, its commit and the read of the next batch included.";
+        "How long a settlement took, its commit, the read of the next batch and the waits between tries included.";
     TICK: Histogram Seconds "posthaste_tick_seconds" []
         "How long a tick took that found something.";
     TICK_MESSAGES: Histogram Count "posthaste_tick_messages" []

@@ -24,6 +24,10 @@ cases! {
         a_claim_that_ran_out_is_somebody_elses_and_the_old_token_changes_nothing,
         one_stale_claim_among_others_changes_nothing,
         operators_at_once_never_get_the_same (flavor = "multi_thread", worker_threads = 2),
+        a_claim_behind_many_that_others_have_is_found_soon except(sqlite = "one writer at a time: others wait"),
+        a_plain_transaction_of_the_callers_waits_for_other_writers (flavor = "multi_thread", worker_threads = 2),
+        what_is_named_is_not_cut_to_a_page,
+        a_page_that_changes_while_it_is_read_is_never_empty_before_the_end (flavor = "multi_thread", worker_threads = 2),
         a_claim_in_an_open_transaction_is_left_out_by_others except(sqlite = "one writer at a time: others wait"),
         what_is_done_in_the_callers_transaction_ends_with_it,
         a_transaction_that_was_begun_by_hand_is_the_callers_too,
@@ -253,6 +257,95 @@ async fn a_claim_in_an_open_transaction_is_left_out_by_others<S: Server>() {
     db.remove().await;
 }
 
+async fn a_claim_behind_many_that_others_have_is_found_soon<S: Server>() {
+    let db = fresh::<S>().await;
+    let (handle, outbox, _) = buried(&db, &[EnqueueMessage::new("x")]).await;
+    multiply(&db.pool, 1000, 3000).await;
+    let mut tx = begin(&db.pool).await;
+    assert_eq!(
+        outbox.dead_letter_replay(&mut tx, &everything().limit(3000), MINUTE).await.unwrap().len(),
+        3000
+    );
+    let one = everything().limit(1);
+    let theirs = outbox.dead_letter_replay(&db.pool, &one, MINUTE);
+    let theirs = tokio::time::timeout(secs(10), theirs).await.expect("it is found soon").unwrap();
+    assert_eq!(theirs.len(), 1);
+    tx.rollback().await.unwrap();
+    handle.stop().await;
+    db.remove().await;
+}
+
+/// One that sqlx begins as it does by default: on SQLite it does not write until it has to, when it may be too late to wait.
+async fn a_plain_transaction_of_the_callers_waits_for_other_writers<S: Server>() {
+    let db = fresh::<S>().await;
+    let (handle, outbox, ids) = buried(&db, &numbered(60)).await;
+    let operators = (0..4).map(|_| {
+        let (outbox, pool) = (outbox.clone(), db.pool.clone());
+        tokio::spawn(async move {
+            for _ in 0..15 {
+                let mut tx = pool.begin().await.unwrap();
+                let claims =
+                    outbox.dead_letter_replay(&mut tx, &everything().limit(1), MINUTE).await.unwrap();
+                outbox.dead_letter_resolve(&mut tx, &claims).await.unwrap();
+                tx.commit().await.unwrap();
+            }
+        })
+    });
+    for operator in operators.collect::<Vec<_>>() {
+        operator.await.unwrap();
+    }
+    // Some may have found nothing that nobody else had.
+    outbox.dead_letter_discard(&db.pool, &everything()).await.unwrap();
+    assert_eq!(outbox.dead_letter_cleanup(&db.pool, &everything()).await.unwrap(), 60);
+    assert_eq!(ids.len(), 60);
+    handle.stop().await;
+    db.remove().await;
+}
+
+async fn what_is_named_is_not_cut_to_a_page<S: Server>() {
+    let db = fresh::<S>().await;
+    let (handle, outbox, _) = buried(&db, &[EnqueueMessage::new(vec![b'x'; 1 << 20])]).await;
+    handle.stop().await;
+    multiply(&db.pool, 1000, 19).await;
+    let all = || everything().ids((0..20).map(|n| OutboxMessageId(1 + 1000 * n)));
+    let error = outbox.dead_letter_replay(&db.pool, &all(), MINUTE).await.unwrap_err();
+    assert!(matches!(&error, OutboxError::InvalidArgument(text) if text.contains("the first 15")), "{error}");
+    let claimed = DeadLetterFilter::default().status(DeadLetterStatus::Reprocessing);
+    assert_eq!(outbox.dead_letter_count(&db.pool, &claimed).await.unwrap(), 0);
+    assert_eq!(outbox.dead_letter_redeliver(&db.pool, &all()).await.unwrap().len(), 20);
+    assert_eq!(count(&db.pool, "SELECT count(redelivered_as) FROM posthaste_dead_letter").await, 20);
+    db.remove().await;
+}
+
+/// Somebody discards and cleans up at the head of what is listed.
+async fn a_page_that_changes_while_it_is_read_is_never_empty_before_the_end<S: Server>() {
+    let db = fresh::<S>().await;
+    let (handle, outbox, _) = buried(&db, &[EnqueueMessage::new("x")]).await;
+    handle.stop().await;
+    multiply(&db.pool, 1000, 1200).await;
+    let cleaner = {
+        let (outbox, pool) = (outbox.clone(), db.pool.clone());
+        tokio::spawn(async move {
+            for _ in 0..200 {
+                outbox.dead_letter_discard(&pool, &everything().limit(5)).await.unwrap();
+                outbox.dead_letter_cleanup(&pool, &everything().limit(5)).await.unwrap();
+            }
+        })
+    };
+    let filter = DeadLetterFilter::default().status(DeadLetterStatus::Pending).limit(3);
+    while !cleaner.is_finished() {
+        let page = outbox.dead_letter_list(&db.pool, &filter).await.unwrap();
+        assert!(!page.is_empty(), "there are always more");
+        assert!(
+            page.iter().all(|letter| letter.status == DeadLetterStatus::Pending),
+            "of what was asked for"
+        );
+    }
+    cleaner.await.unwrap();
+    assert_eq!(outbox.dead_letter_count(&db.pool, &DeadLetterFilter::default()).await.unwrap(), 201);
+    db.remove().await;
+}
+
 async fn what_is_done_in_the_callers_transaction_ends_with_it<S: Server>() {
     let db = fresh::<S>().await;
     let (handle, outbox, ids) = buried(&db, &numbered(4)).await;
@@ -387,6 +480,7 @@ async fn every_criterion_selects<S: Server>() {
         EnqueueMessage::new("timeout of 100%").partition(1).payload_type("a"),
         EnqueueMessage::new("Timeout_of nothing").key("Zürich").payload_type("A"),
         EnqueueMessage::new("grüße \\ 'x'").key("zürich").payload_type("a.b"),
+        EnqueueMessage::new("with a space").key("zürich ").payload_type("a.b "),
     ];
     let handler = Memory::new()
         .scripted(|_, message| Step::Reject(String::from_utf8_lossy(&message.payload).into_owned()));
@@ -403,44 +497,50 @@ async fn every_criterion_selects<S: Server>() {
     let mut ids = outbox.enqueue_batch(&db.pool, "orders", &messages).await.unwrap();
     ids.extend(outbox.enqueue_batch(&db.pool, "Orders", &messages[..1]).await.unwrap());
     eventually("they are buried", async || {
-        outbox.dead_letter_count(&db.pool, &DeadLetterFilter::default()).await.unwrap() == 4
+        outbox.dead_letter_count(&db.pool, &DeadLetterFilter::default()).await.unwrap() == 5
     })
     .await;
     // An hour apart, the first one an hour ago.
-    for (id, hours) in ids.iter().zip([1, 2, 3, 4]) {
+    for (id, hours) in ids.iter().zip([1, 2, 3, 4, 5]) {
         let time = S::Db::moment(-3_600_000 * hours);
         run(&db.pool, &format!("UPDATE posthaste_dead_letter SET rejected_at = {time} WHERE id = {id}"))
             .await;
     }
-    outbox.dead_letter_discard(&db.pool, &everything().ids([ids[3]])).await.unwrap();
+    outbox.dead_letter_discard(&db.pool, &everything().ids([ids[4]])).await.unwrap();
     let (hour, now) = (secs(3600), SystemTime::now());
     let filter = DeadLetterFilter::default;
     for (filter, expected) in [
-        (filter(), vec![0, 1, 2, 3]),
-        (filter().queue("orders"), vec![0, 1, 2]),
-        (filter().queue("Orders"), vec![3]),
+        (filter(), vec![0, 1, 2, 3, 4]),
+        (filter().queue("orders"), vec![0, 1, 2, 3]),
+        (filter().queue("Orders"), vec![4]),
         (filter().queue("ORDERS"), vec![]),
-        (filter().partition(1), vec![0, 3]),
+        (filter().partition(1).payload_type("a"), vec![0, 4]),
         (filter().partition(u32::MAX), vec![]),
         (filter().key("Zürich"), vec![1]),
         (filter().key("Zurich"), vec![]),
-        (filter().payload_type("a"), vec![0, 3]),
+        (filter().key("zürich"), vec![2]),
+        (filter().key("zürich "), vec![3]),
+        (filter().payload_type("a.b"), vec![2]),
+        (filter().payload_type("a.b "), vec![3]),
+        (filter().payload_type("a"), vec![0, 4]),
         (filter().payload_type("A"), vec![1]),
-        (filter().status(DeadLetterStatus::Discarded), vec![3]),
-        (filter().status(DeadLetterStatus::Pending), vec![0, 1, 2]),
+        (filter().status(DeadLetterStatus::Discarded), vec![4]),
+        (filter().status(DeadLetterStatus::Pending), vec![0, 1, 2, 3]),
         (filter().status(DeadLetterStatus::Reprocessing), vec![]),
-        (filter().older_than(hour * 5 / 2), vec![2, 3]),
+        (filter().older_than(hour * 5 / 2), vec![2, 3, 4]),
+        (filter().unchanged_for(hour), vec![]),
+        (filter().unchanged_for(Duration::ZERO).after(ids[3]), vec![4]),
         (filter().older_than(Duration::MAX), vec![]),
         (filter().rejected_from(now - hour * 7 / 2).rejected_before(now - hour * 3 / 2), vec![1, 2]),
         (filter().rejected_from(now + Duration::from_secs(1 << 40)), vec![]),
         (filter().rejected_before(SystemTime::UNIX_EPOCH), vec![]),
-        (filter().reason_contains("imeout"), vec![0, 1, 3]),
+        (filter().reason_contains("imeout"), vec![0, 1, 4]),
         (filter().reason_contains("Timeout_"), vec![1]),
-        (filter().reason_contains("%"), vec![0, 3]),
+        (filter().reason_contains("%"), vec![0, 4]),
         (filter().reason_contains("üße \\ 'x'"), vec![2]),
         (filter().ids([ids[2], ids[0], OutboxMessageId(-1)]), vec![0, 2]),
         (filter().ids([]), vec![]),
-        (filter().after(ids[1]), vec![2, 3]),
+        (filter().after(ids[1]), vec![2, 3, 4]),
         (filter().limit(2), vec![0, 1]),
         (filter().queue("orders").after(ids[0]).limit(1).payload_type("A"), vec![1]),
     ] {

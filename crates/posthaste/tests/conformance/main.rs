@@ -38,6 +38,7 @@ mod restarts;
 mod retries;
 mod schema;
 mod secrets;
+mod sending;
 mod stalls;
 mod stopping;
 mod telemetry;

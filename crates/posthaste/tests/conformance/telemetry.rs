@@ -27,7 +27,7 @@ use crate::{
     fresh::Server,
     listening::listen,
     modes::{InMode, Mode},
-    stage::{begin, builder, eventually, fresh, millis, quick_retries, run},
+    stage::{begin, builder, eventually, fresh, millis, quick_retries, run, secs, within},
 };
 
 cases! {
@@ -37,6 +37,7 @@ cases! {
     [batch]: a_handler_of_batches_runs_in_the_span_of_its_batch;
     []:
         an_idle_outbox_has_no_spans_at_info,
+        the_gauges_show_what_waits,
         a_process_without_workers_counts_what_it_enqueues;
 }
 
@@ -189,6 +190,33 @@ async fn every_metric_of_the_page_is_emitted_and_no_other<S: Server>(mode: Mode)
     assert!(sum(histogram("posthaste_settle_seconds q")) > 0.0);
     assert!(sum(histogram("posthaste_tick_seconds")) > 0.0);
     assert!((sum(histogram("posthaste_tick_messages")) - 6.0).abs() < 0.1);
+    db.remove().await;
+}
+
+/// Of a paused queue, from which nothing goes away while it is looked at.
+async fn the_gauges_show_what_waits<S: Server>() {
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let page = recorder.handle();
+    let _recording = metrics::set_default_local_recorder(&recorder);
+    let db = fresh::<S>().await;
+    let handle =
+        builder(&db).queue("q", Partitions::of(2)).handled(Mode::Leased, AsToldByType).start().await.unwrap();
+    handle.outbox().pause("q").await.unwrap();
+    let messages: Vec<_> = (0..3).map(|n| EnqueueMessage::new("x").partition(n % 2)).collect();
+    handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+    let gauge = |name: &str| {
+        let text = page.render();
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+    };
+    within(secs(10), "they are seen", async || {
+        gauge("posthaste_depth_messages{queue=\"q\"}").is_some_and(|depth| depth > 2.5)
+            && gauge("posthaste_oldest_age_seconds{queue=\"q\"}").is_some_and(|age| age > 0.0 && age < 60.0)
+            && gauge("posthaste_paused{queue=\"q\"}").is_some_and(|paused| paused > 0.5)
+            && gauge("posthaste_database_reachable").is_some_and(|reachable| reachable > 0.5)
+    })
+    .await;
+    handle.stop().await;
     db.remove().await;
 }
 

@@ -258,6 +258,8 @@ impl Store for MySqlStore {
     type Db = MySql;
 
     const CANCELS_CLEANLY: bool = false;
+    const BEGIN_TO_READ: &'static str =
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION READ ONLY";
     const BEGIN_TO_WRITE: &'static str = BEGIN_TO_WRITE;
     const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or DDL), or a \
          deadlock did";

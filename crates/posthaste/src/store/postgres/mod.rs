@@ -241,6 +241,7 @@ impl Store for PostgresStore {
     type Db = Postgres;
 
     const CANCELS_CLEANLY: bool = false;
+    const BEGIN_TO_READ: &'static str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
     const BEGIN_TO_WRITE: &'static str = BEGIN_TO_WRITE;
     const TRANSACTION_ENDED: &'static str =
         "the handler ended the transaction that it was given (COMMIT, ROLLBACK or PREPARE TRANSACTION)";

@@ -227,6 +227,7 @@ impl Store for SqliteStore {
 
     /// The thread that a connection has rolls back what nobody waits for any more.
     const CANCELS_CLEANLY: bool = true;
+    const BEGIN_TO_READ: &'static str = "BEGIN";
     const BEGIN_TO_WRITE: &'static str = BEGIN;
     const TRANSACTION_ENDED: &'static str = "the handler ended the transaction that it was given (COMMIT, ROLLBACK or OR ROLLBACK), or SQLite did after an error \
          (a full disk, for one)";

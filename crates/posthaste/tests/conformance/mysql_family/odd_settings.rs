@@ -15,6 +15,7 @@ use super::{Family, on_both};
 use crate::{
     dialect::Dialect,
     effects::{all_settled, dead_letters},
+    fresh::Fresh,
     modes::make_effects,
     stage::{
         Memory, Step, assert_consistent, builder, builder_on, count, eventually, fresh, millis,
@@ -26,6 +27,8 @@ on_both! {
     []:
         an_enqueue_works_in_whatever_session_the_caller_has,
         operators_work_in_whatever_session_they_have,
+        operators_work_where_no_session_commits_by_itself,
+        operators_at_once_get_everything_where_sessions_are_serializable (flavor = "multi_thread", worker_threads = 2),
         a_server_with_odd_settings_is_good_enough (flavor = "multi_thread");
 }
 
@@ -88,6 +91,73 @@ async fn an_enqueue_works_in_whatever_session_the_caller_has<S: Family>() {
     seen.sort_unstable();
     ids.sort_unstable();
     assert_eq!(seen, ids, "under the ids that were returned");
+    db.remove().await;
+}
+
+/// A pool whose sessions are set so.
+async fn pool_with<S: Family>(db: &Fresh<S>, session: &'static str) -> MySqlPool {
+    let pool = MySqlPoolOptions::new().max_connections(6).after_connect(move |conn, _| {
+        Box::pin(async move { sqlx::raw_sql(session).execute(conn).await.map(drop) })
+    });
+    pool.connect_with((*db.pool.connect_options()).clone()).await.unwrap()
+}
+
+/// Whoever looks there begins a transaction, and sees what was true then for as long as it is open.
+async fn operators_work_where_no_session_commits_by_itself<S: Family>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let reject = memory.scripted(|_, _| Step::Reject("no".to_owned()));
+    let handle = builder(&db).queue("q", Partitions::of(1)).leased(reject).start().await.unwrap();
+    let outbox = handle.outbox();
+    let pool = pool_with(&db, "SET SESSION autocommit = 0").await;
+    for n in 1..=3 {
+        outbox.enqueue(&db.pool, "q", message(n)).await.unwrap();
+        eventually("it is seen", async || {
+            let filter = DeadLetterFilter::default();
+            let counted = outbox.dead_letter_count(&pool, &filter).await.unwrap();
+            counted == u64::from(n)
+                && outbox.dead_letter_list(&pool, &filter).await.unwrap().len() == n as usize
+        })
+        .await;
+    }
+    assert_eq!(outbox.dead_letter_discard(&pool, &DeadLetterScope::default()).await.unwrap(), 3);
+    assert_eq!(outbox.dead_letter_cleanup(&db.pool, &DeadLetterScope::default()).await.unwrap(), 3);
+    handle.stop().await;
+    db.remove().await;
+}
+
+async fn operators_at_once_get_everything_where_sessions_are_serializable<S: Family>() {
+    const LETTERS: usize = 100;
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let reject = memory.scripted(|_, _| Step::Reject("no".to_owned()));
+    let handle = builder(&db).queue("q", Partitions::of(1)).leased(reject).start().await.unwrap();
+    let outbox = handle.outbox();
+    outbox.enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); LETTERS]).await.unwrap();
+    eventually("they are buried", async || {
+        outbox.dead_letter_count(&db.pool, &DeadLetterFilter::default()).await.unwrap() == 100
+    })
+    .await;
+    let pool = pool_with(&db, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE").await;
+    let operators = (0..5).map(|_| {
+        let (outbox, pool) = (outbox.clone(), pool.clone());
+        tokio::spawn(async move {
+            let mut mine = 0;
+            let scope = DeadLetterScope::default().limit(3);
+            loop {
+                let claimed = outbox.dead_letter_replay(&pool, &scope, secs(60)).await.unwrap();
+                mine += claimed.len();
+                let pending = DeadLetterFilter::default().status(DeadLetterStatus::Pending);
+                if claimed.is_empty() && outbox.dead_letter_count(&pool, &pending).await.unwrap() == 0 {
+                    return mine;
+                }
+            }
+        })
+    });
+    let mut all = 0;
+    for operator in operators.collect::<Vec<_>>() {
+        all += operator.await.unwrap();
+    }
+    assert_eq!(all, LETTERS);
+    handle.stop().await;
     db.remove().await;
 }
 

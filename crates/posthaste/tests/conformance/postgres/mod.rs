@@ -5,6 +5,7 @@ mod chains;
 mod cost;
 mod delivery;
 mod exactly_once;
+mod monitor;
 mod pooler;
 mod schema;
 mod transactional_constraints;

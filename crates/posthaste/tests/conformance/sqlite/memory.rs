@@ -1,6 +1,6 @@
 //! Databases in memory, where the workers share the caller's pool.
 
-use posthaste::{EnqueueMessage, OutboxError, Partitions};
+use posthaste::{EnqueueMessage, Outbox, OutboxError, Partitions};
 use sqlx::{SqlitePool, sqlite::SqlitePoolOptions};
 
 use super::stage::{
@@ -147,4 +147,30 @@ async fn what_a_handler_does_to_the_only_connection_is_repaired() {
     eventually("the connection is good for more", async || settled(&pool).await == 13).await;
     handle.stop().await;
     pool.close().await;
+}
+
+/// Whoever pauses it, in the one process that there is.
+#[tokio::test]
+async fn a_pause_stops_a_batch_that_is_at_work() {
+    let pool = pool("sqlite::memory:", 4).await;
+    let slow = Memory::slow(millis(200));
+    let handle = builder(&pool)
+        .processor_tuning(posthaste::WorkerTuning::processor_high_throughput())
+        .queue("q", Partitions::of(1))
+        .leased(slow.clone())
+        .start()
+        .await
+        .unwrap();
+    let elsewhere = Outbox::connect(pool.clone()).await.unwrap();
+    elsewhere.enqueue_batch(&pool, "q", &vec![EnqueueMessage::new("x"); 100]).await.unwrap();
+    slow.has(1).await;
+    elsewhere.pause("q").await.unwrap();
+    // What is promised is that it has stopped by then.
+    tokio::time::sleep(secs(2)).await;
+    let begun = slow.all().len();
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(slow.all().len(), begun, "no more is begun");
+    elsewhere.resume("q").await.unwrap();
+    slow.has(begun + 1).await;
+    handle.stop().await;
 }
