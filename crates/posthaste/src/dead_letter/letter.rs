@@ -139,8 +139,8 @@ pub struct DeadLetterClaim {
     pub token: DeadLetterToken,
 }
 
-/// A dead letter to reprocess. What [`Outbox::dead_letter_replay`] returns can be given to
-/// [`dead_letter_resolve`](Outbox::dead_letter_resolve) and [`dead_letter_reject`](Outbox::dead_letter_reject) as it is.
+/// A dead letter to reprocess. What [`Outbox::dead_letter_replay`](crate::Outbox::dead_letter_replay) returns can be given to
+/// [`dead_letter_resolve`](crate::Outbox::dead_letter_resolve) and [`dead_letter_reject`](crate::Outbox::dead_letter_reject) as it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClaimedDeadLetter {
