@@ -69,7 +69,7 @@ impl Bell {
     fn paused(&self, queue: &Queue, is_paused: bool) {
         let Self::Own(wake, pauses) = self else { return };
         if is_paused {
-            pauses.began(&queue.name);
+            pauses.began(&queue.name, pauses.now());
         } else {
             pauses.ended(&queue.name);
             queue.partition_ids.iter().for_each(|id| wake.sequenced(*id));

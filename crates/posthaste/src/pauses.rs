@@ -16,33 +16,53 @@ const BELIEF: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pauses {
-    /// Until when each is believed to be paused.
-    known: Arc<Mutex<HashMap<Arc<str>, Instant>>>,
+    known: Arc<Mutex<Known>>,
 }
 
+#[derive(Debug, Default)]
+struct Known {
+    /// Until when each is believed to be paused.
+    until: HashMap<Arc<str>, Instant>,
+    /// How often a pause has ended in this process.
+    ends: u64,
+}
+
+/// A moment, by the pauses that had ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moment(u64);
+
 impl Pauses {
-    /// A queue is paused.
-    pub(crate) fn began(&self, queue: &Arc<str>) {
-        self.lock().insert(Arc::clone(queue), Instant::now() + BELIEF);
+    pub(crate) fn now(&self) -> Moment {
+        Moment(self.lock().ends)
+    }
+
+    /// A queue is paused, said somebody who asked then. If a pause has ended since, that may be old news.
+    pub(crate) fn began(&self, queue: &Arc<str>, asked: Moment) {
+        let mut known = self.lock();
+        if Moment(known.ends) == asked {
+            known.until.insert(Arc::clone(queue), Instant::now() + BELIEF);
+        }
     }
 
     /// A queue is not paused any more.
     pub(crate) fn ended(&self, queue: &str) {
-        self.lock().remove(queue);
+        let mut known = self.lock();
+        known.ends += 1;
+        known.until.remove(queue);
     }
 
     /// How long not to ask for a queue's messages; nothing if it is not known to be paused.
     pub(crate) fn left(&self, queue: &str) -> Option<Duration> {
         let mut known = self.lock();
-        let left = known.get(queue)?.saturating_duration_since(Instant::now());
+        let left = known.until.get(queue)?.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            known.remove(queue);
+            known.until.remove(queue);
             return None;
         }
         Some(left)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Instant>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -55,13 +75,18 @@ mod tests {
     async fn a_pause_is_believed_for_a_while() {
         let (pauses, queue): (Pauses, Arc<str>) = (Pauses::default(), "q".into());
         assert_eq!(pauses.left("q"), None);
-        pauses.began(&queue);
+        pauses.began(&queue, pauses.now());
         tokio::time::advance(BELIEF / 4).await;
         assert_eq!((pauses.left("q"), pauses.left("other")), (Some(BELIEF * 3 / 4), None));
         tokio::time::advance(BELIEF).await;
         assert_eq!(pauses.left("q"), None);
-        pauses.began(&queue);
+        let asked = pauses.now();
+        pauses.began(&queue, asked);
         pauses.ended("q");
         assert_eq!(pauses.left("q"), None);
+        pauses.began(&queue, asked);
+        assert_eq!(pauses.left("q"), None, "it was asked before the end");
+        pauses.began(&queue, pauses.now());
+        assert_eq!(pauses.left("q"), Some(BELIEF));
     }
 }

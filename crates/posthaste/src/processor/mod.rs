@@ -174,11 +174,12 @@ impl<S: Store> Processor<S> {
         let mut done = 0;
         // Counted from before the acquire: the database's clock started later.
         let mut asked = Instant::now();
+        let moment = self.shared.pauses.now();
         let mut leased = match self.acquire().await? {
             Acquired::Batch(leased) => leased,
             Acquired::Empty => return Ok(Directive::Idle(0)),
             Acquired::Paused => {
-                self.shared.pauses.began(&self.of.queue.name);
+                self.shared.pauses.began(&self.of.queue.name, moment);
                 return Ok(self.paused().unwrap_or(Directive::Proceed(0)));
             }
             Acquired::Held(left) => return Ok(Directive::Sleep(left, 0)),

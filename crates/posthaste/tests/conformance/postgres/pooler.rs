@@ -52,7 +52,7 @@ async fn everything_works_behind_a_transaction_pooler(mode: Mode) {
     assert!(took < secs(1), "{took:?}");
     // Operators too, in transactions of their own, of the caller's, and in none.
     let scope = DeadLetterScope::default();
-    let reject = memory.scripted(|_, _| Step::Reject("no".to_owned())).unprepared();
+    let reject = Memory::new().scripted(|_, _| Step::Reject("no".to_owned())).unprepared();
     let rejecting =
         builder_on(pool.clone()).queue("r", Partitions::of(1)).handled(mode, reject).start().await.unwrap();
     producer.enqueue_batch(&pool, "r", &vec![EnqueueMessage::new("x"); 3]).await.unwrap();

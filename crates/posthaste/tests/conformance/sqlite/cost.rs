@@ -97,7 +97,7 @@ async fn an_enqueue_is_one_statement_and_a_batch_in_steady_state_is_two() {
     );
     let count_of = |text| containing(&statements, text);
     let (settles, acquires, reads) =
-        (count_of("tip.goes_on"), count_of("min(tip.attempts"), count_of("AS created_us"));
+        (count_of("tip.goes_on"), count_of("min(tip.attempts"), count_of("m.key AS seq"));
     let links = usize::try_from(count(&db.pool, "SELECT max(id) FROM posthaste_tick").await).unwrap();
     let (looks, ticks) = (count_of("AS tick_id"), count_of("s.head + s.first"));
     println!("{settles} settles, {acquires} acquires, {reads} reads; {links} ticks, {looks} looks");
