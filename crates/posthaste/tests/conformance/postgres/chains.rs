@@ -61,13 +61,14 @@ struct Gate {
 }
 
 impl Gate {
-    /// Stalls what `application` appends to `table`, until opened.
+    /// Stalls what `application` appends to `table`, until opened; but no lease that it takes: it would keep its partition locked all the
+    /// time, where its handlers work in transactions.
     async fn close(db: &Db, table: &str, application: &str) -> Self {
         let key: i64 =
             sqlx::query_scalar("SELECT (random() * 1e9)::bigint").fetch_one(&db.pool).await.unwrap();
         let trigger = format!(
             "CREATE FUNCTION stall_{table}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-                 IF current_setting('application_name') LIKE '{application}%' THEN
+                 IF current_setting('application_name') LIKE '{application}%' AND to_jsonb(NEW) ->> 'owner' IS NULL THEN
                      PERFORM pg_advisory_lock_shared({key}); PERFORM pg_advisory_unlock_shared({key});
                  END IF;
                  RETURN NEW;

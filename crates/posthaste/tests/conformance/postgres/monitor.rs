@@ -30,7 +30,7 @@ async fn a_look_that_had_to_wait_is_followed_by_one_soon_and_nobody_else_looks_m
     // One waits since then, and there is none of those who asked.
     assert!(!is_reachable(&handle.health().await));
     let waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
-                   AND query LIKE '%AS unsequenced_id%'";
+                   AND query LIKE '%), fresh AS MATERIALIZED (%'";
     assert_eq!(count(&db.pool, waiting).await, 1);
     lock.rollback().await.unwrap();
 
