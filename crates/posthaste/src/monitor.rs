@@ -33,6 +33,8 @@ const REMINDER: Duration = Duration::from_secs(60);
 const LOGGED: usize = 256;
 /// How long the database may take to answer: for whoever asks for the health, and before it counts as out of reach.
 const ANSWER_LIMIT: Duration = Duration::from_secs(3);
+/// How long after the start it looks first.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
 /// How often it looks at most, however many ask.
 const LEAST_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -100,10 +102,12 @@ impl<S: Store> Monitor<S> {
         Probe { asked: Arc::clone(&self.asked), seen: self.seen.subscribe() }
     }
 
-    /// Looks at once, then again and again until cancelled.
+    /// Looks soon, then again and again until cancelled.
     pub(crate) async fn run(mut self, cancel: CancellationToken) {
         let watching = async {
             let (mut complained, mut before) = (None, Duration::ZERO);
+            // At the start others have more urgent things to do, unless somebody asks.
+            tokio::time::timeout(FIRST_LOOK, self.asked.notified()).await.ok();
             loop {
                 let began = Instant::now();
                 if let Err(error) = self.look().await {
