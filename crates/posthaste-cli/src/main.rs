@@ -1,28 +1,76 @@
-//! The `posthaste` command.
+//! The `posthaste` command: see, run and repair an outbox without writing Rust.
+//!
+//! [`args`] is what can be typed, [`command`] has a file for each of the commands; the rest is what they share.
 
-mod demo;
+mod args;
+mod command;
+mod database;
+mod exit;
+mod failure;
+mod interrupt;
+mod output;
+mod payload;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::Parser;
 
-/// A transactional outbox: see it work.
-#[derive(Parser)]
-#[command(version)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
-}
+use crate::{
+    args::{Command, CommandLine, Common},
+    failure::{Failure, Outcome},
+    output::Output,
+};
 
-#[derive(Subcommand)]
-enum Command {
-    /// Watch a background worker start, speed up, rest, fail, recover and stop
-    Demo(demo::DemoOptions),
+/// What every command is given.
+pub struct Context {
+    pub common: Common,
+    pub out: Output,
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match Cli::parse().command {
-        Command::Demo(options) => demo::run(options).await,
+    let CommandLine { common, command } = CommandLine::parse();
+    say_more(common.verbose);
+    let context = Context { out: Output { json: common.json }, common };
+    let outcome = if ends_well_when_interrupted(&command) {
+        run(command, &context).await
+    } else {
+        tokio::select! {
+            outcome = run(command, &context) => outcome,
+            () = interrupt::asked() => Err(Failure::Interrupted),
+        }
+    };
+    let code = outcome.unwrap_or_else(|failure| failure.report());
+    ExitCode::from(code)
+}
+
+/// These go on until somebody has seen enough, and look after that themselves.
+const fn ends_well_when_interrupted(command: &Command) -> bool {
+    match command {
+        Command::Demo(_) | Command::DemoWorker(_) | Command::Tail(_) => true,
+        Command::Status(status) => status.watch.is_some(),
+        _ => false,
     }
+}
+
+async fn run(command: Command, context: &Context) -> Outcome {
+    match command {
+        Command::Migrate(options) => command::migrate::run(&options, context).await,
+        Command::Queues => command::queues::run(context).await,
+        Command::Pause(name) => command::pause::run(&name.queue, true, context).await,
+        Command::Resume(name) => command::pause::run(&name.queue, false, context).await,
+        Command::Completions { shell } => command::completions::run(shell, context),
+        Command::Man { to } => command::man::run(to.as_deref(), context),
+        _ => Err(Failure::Problem("not built yet".to_owned())),
+    }
+}
+
+/// What the library logs, on standard error.
+fn say_more(verbosity: u8) {
+    let level = match verbosity {
+        0 => return,
+        1 => tracing::Level::INFO,
+        _ => tracing::Level::DEBUG,
+    };
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
 }

@@ -1,0 +1,394 @@
+//! The command line: every command, every option, and what the help says of them. It needs nothing but clap, so that the build
+//! can make man pages and shell completions of it.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::exit;
+
+/// See, run and repair a transactional outbox, on PostgreSQL, MySQL, MariaDB or SQLite.
+#[derive(Debug, Parser)]
+#[command(name = "posthaste", version, after_help = exit::HELP, max_term_width = 100)]
+pub struct CommandLine {
+    #[command(flatten)]
+    pub common: Common,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Common options")]
+pub struct Common {
+    /// The database: postgres://, mysql://, mariadb:// or sqlite:. TLS is as its parameters say (sslmode, ssl-mode). A
+    /// password is better kept in the variable, since others can see the arguments of a process
+    /// [env: DATABASE_URL] [default: sqlite:posthaste.db]
+    #[arg(long, global = true, value_name = "URL")]
+    pub database_url: Option<String>,
+    /// What the names of the outbox's tables begin with
+    #[arg(long, global = true, value_name = "PREFIX", default_value = "posthaste_")]
+    pub table_prefix: String,
+    /// The schema that the tables are in, or on MySQL the database [default: that of the connection]
+    #[arg(long, global = true, value_name = "SCHEMA")]
+    pub schema: Option<String>,
+    /// How long the database may take to answer at first
+    #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub connect_timeout: Duration,
+    /// Print data as JSON: one object, or one a line for what goes on
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Say more about what happens, on standard error; twice, much more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+/// The database if none is named; the help has it too.
+const DEFAULT_URL: &str = "sqlite:posthaste.db";
+
+impl Common {
+    /// The database that is named, or the default.
+    pub fn url(&self) -> String {
+        let named = self.database_url.clone().or_else(|| std::env::var("DATABASE_URL").ok());
+        named.unwrap_or_else(|| DEFAULT_URL.to_owned())
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Watch an outbox at work: a small shop, its orders, and what becomes of them
+    Demo(Demo),
+    /// Create the outbox's tables, or upgrade them
+    Migrate(Migrate),
+    /// How far every partition is, who works on it, and what stands still
+    Status(Status),
+    /// List the queues
+    Queues,
+    /// Show the next messages of a queue, without taking them
+    Peek(Peek),
+    /// Follow what is delivered of a queue
+    Tail(Tail),
+    /// Enqueue a message
+    Enqueue(Enqueue),
+    /// Look at rejected messages, and decide what becomes of them
+    #[command(subcommand)]
+    DeadLetters(DeadLetters),
+    /// Remove what is delivered, now
+    Vacuum,
+    /// Stop the delivery of a queue, everywhere; messages can still be enqueued
+    Pause(QueueName),
+    /// Deliver a queue again
+    Resume(QueueName),
+    /// Look for what is wrong with the database, or will be, and say what to do
+    Doctor(Doctor),
+    /// Measure throughput and latency of an outbox on this database, from this machine
+    Bench(Bench),
+    /// Print the completions for a shell
+    #[command(
+        after_help = "For bash: posthaste completions bash > ~/.local/share/bash-completion/completions/posthaste"
+    )]
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the man page, or write all of them
+    Man {
+        /// Write a page for each command into this folder
+        #[arg(long, value_name = "FOLDER")]
+        to: Option<PathBuf>,
+    },
+    /// Deliver the demo's orders until killed
+    #[command(hide = true)]
+    DemoWorker(DemoWorker),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It runs on a SQLite file of its own, whatever DATABASE_URL says, or on the database that --database-url names, in tables of its
+own that it removes again. It ends with a verdict that is computed from the shop's own books; if anything was lost, made up or
+out of order, the exit code is 1.")]
+pub struct Demo {
+    /// End after so many orders, rolled back ones included
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub messages: Option<u64>,
+    /// Orders a second, of all customers together
+    #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub rate: u32,
+    /// Place orders for so long [default: 12, or until there are as many as --messages says]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: Option<u64>,
+    /// Start a second worker process, and kill it every second
+    #[arg(long)]
+    pub kill: bool,
+    /// Keep the tables, to look at them with the other commands
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// What the demo tells the process that it is going to kill.
+#[derive(Debug, Args)]
+pub struct DemoWorker {
+    /// Where it writes down what it delivers
+    pub ledger: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct Migrate {
+    /// Print the SQL instead, for the database that the URL names, and touch nothing
+    #[arg(long)]
+    pub print: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "The exit code is 1 if something stands still.")]
+pub struct Status {
+    /// Only this queue
+    pub queue: Option<String>,
+    /// Look again and again, until interrupted
+    #[arg(long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "1s", value_parser = interval)]
+    pub watch: Option<Duration>,
+}
+
+/// How payloads are shown.
+#[derive(Debug, Clone, Args)]
+pub struct Shown {
+    /// Payload as text, as JSON, as hexadecimal digits, or as what it looks like
+    #[arg(long, value_enum, default_value_t = Format::Auto)]
+    pub format: Format,
+    /// Cut payloads to so many bytes; 0: do not
+    #[arg(long, value_name = "BYTES", default_value_t = 200)]
+    pub cut: usize,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    Auto,
+    Text,
+    Json,
+    Hex,
+}
+
+#[derive(Debug, Args)]
+pub struct Peek {
+    /// The queue
+    pub queue: String,
+    /// Only this partition
+    #[arg(long, value_name = "N")]
+    pub partition: Option<u32>,
+    /// At most so many messages
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+    #[command(flatten)]
+    pub shown: Shown,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It looks at the tables and disturbs nobody. What vacuum removed before it looked is shown as a gap.")]
+pub struct Tail {
+    /// The queue
+    pub queue: String,
+    /// Only this partition
+    #[arg(long, value_name = "N")]
+    pub partition: Option<u32>,
+    /// Begin with the last messages of each partition that were delivered already, so many if they are still there
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    pub last: u32,
+    /// End after so many messages
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// How often to look
+    #[arg(long, value_name = "INTERVAL", default_value = "250ms", value_parser = interval)]
+    pub interval: Duration,
+    #[command(flatten)]
+    pub shown: Shown,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without a payload it is read from standard input. A key decides the partition.")]
+pub struct Enqueue {
+    /// The queue
+    pub queue: String,
+    /// The payload; - for standard input
+    #[arg(conflicts_with = "file")]
+    pub payload: Option<String>,
+    /// Read the payload from this file
+    #[arg(long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Messages with the same key are delivered in order
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// The partition, if there is no key
+    #[arg(long, value_name = "N", conflicts_with = "key")]
+    pub partition: Option<u32>,
+    /// What the payload is
+    #[arg(long = "type", value_name = "TYPE", default_value = "application/octet-stream")]
+    pub payload_type: String,
+    /// A header; may be repeated
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+    pub headers: Vec<(String, String)>,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum DeadLetters {
+    /// List dead letters, oldest first
+    List(ListDeadLetters),
+    /// Show one of them, whole
+    Show {
+        /// Its id
+        id: i64,
+        #[command(flatten)]
+        shown: Shown,
+    },
+    /// Put them back into their queues
+    Redeliver(ChangeDeadLetters),
+    /// Decide that nothing more becomes of them
+    Discard(ChangeDeadLetters),
+    /// Delete those that are resolved or discarded
+    Cleanup(ChangeDeadLetters),
+}
+
+/// Which dead letters are meant: all that fit everything that is said.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Which")]
+pub struct Which {
+    /// Just this one; may be repeated
+    #[arg(long = "id", value_name = "ID")]
+    pub ids: Vec<i64>,
+    /// Of this queue
+    #[arg(long, value_name = "QUEUE")]
+    pub queue: Option<String>,
+    /// Of this partition
+    #[arg(long, value_name = "N")]
+    pub partition: Option<u32>,
+    /// With this key
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+    /// With this type of payload
+    #[arg(long = "type", value_name = "TYPE")]
+    pub payload_type: Option<String>,
+    /// In this state
+    #[arg(long, value_enum)]
+    pub status: Option<LetterStatus>,
+    /// Rejected longer ago than this, such as 2h or 30days
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub older_than: Option<Duration>,
+    /// In the same state for longer than this
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub unchanged_for: Option<Duration>,
+    /// With this text in its reason
+    #[arg(long, value_name = "TEXT")]
+    pub reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum LetterStatus {
+    Pending,
+    Reprocessing,
+    Resolved,
+    Discarded,
+}
+
+#[derive(Debug, Args)]
+pub struct ListDeadLetters {
+    #[command(flatten)]
+    pub which: Which,
+    /// Only those behind this one, to turn pages
+    #[arg(long, value_name = "ID")]
+    pub after: Option<i64>,
+    /// At most so many
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+}
+
+#[derive(Debug, Args)]
+pub struct ChangeDeadLetters {
+    #[command(flatten)]
+    pub which: Which,
+    /// All there are, if nothing else is said
+    #[arg(long)]
+    pub all: bool,
+    /// At most so many, oldest first
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+    /// Only say which it would be
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    pub yes: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct QueueName {
+    /// The queue
+    pub queue: String,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "The exit code is 1 if anything is found.")]
+pub struct Doctor {
+    /// Transactions that are open for longer than this are a finding
+    #[arg(long, value_name = "DURATION", default_value = "5min", value_parser = duration)]
+    pub long_transaction: Duration,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+It makes tables of its own, and removes them again. It puts load on the database while it runs.")]
+pub struct Bench {
+    /// How long to measure throughput, and again how long latency
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=600))]
+    pub seconds: u64,
+    /// Transactions at a time
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub producers: u32,
+    /// Messages a transaction
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub batch: u32,
+    /// Partitions of the queue: 1, 2, 4, 8, 16, 32 or 64
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = partitions)]
+    pub partitions: u32,
+    /// Bytes a message
+    #[arg(long, value_name = "BYTES", default_value_t = 200, value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
+    pub payload: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Elvish,
+    Fish,
+    #[value(name = "powershell")]
+    PowerShell,
+    Zsh,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}; write it like 250ms, 90s, 2h or 30days"))
+}
+
+/// How often to look: not so often that it would be a load.
+fn interval(text: &str) -> Result<Duration, String> {
+    const LEAST: Duration = Duration::from_millis(50);
+    match duration(text)? {
+        short if short < LEAST => Err(format!("less than {LEAST:?}")),
+        interval => Ok(interval),
+    }
+}
+
+fn header(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("write it as NAME=VALUE".to_owned()),
+    }
+}
+
+fn partitions(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(number @ 1..=64) if u32::is_power_of_two(number) => Ok(number),
+        _ => Err("use 1, 2, 4, 8, 16, 32 or 64".to_owned()),
+    }
+}

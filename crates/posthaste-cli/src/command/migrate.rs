@@ -1,0 +1,40 @@
+//! `posthaste migrate`: makes the tables, or upgrades them.
+
+use serde::Serialize;
+
+use crate::{
+    Context,
+    args::Migrate,
+    database::{Address, on},
+    exit,
+    failure::Outcome,
+};
+
+#[derive(Serialize)]
+struct Migrated {
+    database: String,
+    table_prefix: String,
+}
+
+pub async fn run(options: &Migrate, context: &Context) -> Outcome {
+    let (tables, address) = (context.tables()?, context.address()?);
+    if options.print {
+        let sql = match address {
+            Address::Postgres(_) => posthaste::migration_sql::<sqlx::Postgres>(&tables),
+            Address::MySql(_) => posthaste::migration_sql::<sqlx::MySql>(&tables),
+            Address::Sqlite(_) => posthaste::migration_sql::<sqlx::Sqlite>(&tables),
+        };
+        context.out.line(sql.trim_end())?;
+        return Ok(exit::DONE);
+    }
+    on!(context.open_or_create().await?, pool => posthaste::migrate_with(&pool, &tables).await?);
+    let done = Migrated { database: address.to_string(), table_prefix: context.common.table_prefix.clone() };
+    if context.out.json {
+        context.out.object(&done)?;
+    } else {
+        context
+            .out
+            .line(format_args!("the tables are in place: {}* in {}", done.table_prefix, done.database))?;
+    }
+    Ok(exit::DONE)
+}

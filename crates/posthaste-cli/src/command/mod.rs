@@ -1,0 +1,7 @@
+//! The commands, a file each.
+
+pub mod completions;
+pub mod man;
+pub mod migrate;
+pub mod pause;
+pub mod queues;

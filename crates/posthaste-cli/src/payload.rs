@@ -1,0 +1,100 @@
+//! Payloads, for people and for programs.
+
+use std::borrow::Cow;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use serde::Serialize;
+
+use crate::{
+    args::{Format, Shown},
+    output::printable,
+};
+
+/// A payload for programs: whole, and as what it is.
+#[derive(Debug, Serialize)]
+pub struct Payload {
+    /// How `payload` is to be read: `json`, `text` or `base64`.
+    pub encoding: &'static str,
+    pub payload: serde_json::Value,
+}
+
+impl Payload {
+    pub fn of(bytes: &[u8]) -> Self {
+        match (serde_json::from_slice::<serde_json::Value>(bytes), std::str::from_utf8(bytes)) {
+            // A mere number or word is a text, as somebody wrote it.
+            (Ok(json), _) if json.is_object() || json.is_array() => Self { encoding: "json", payload: json },
+            (_, Ok(text)) => Self { encoding: "text", payload: text.into() },
+            _ => Self { encoding: "base64", payload: STANDARD.encode(bytes).into() },
+        }
+    }
+}
+
+/// A payload for people, in one line.
+pub fn shown(bytes: &[u8], shown: &Shown) -> String {
+    let cut = if shown.cut == 0 { bytes.len() } else { shown.cut.min(bytes.len()) };
+    let text = match shown.format {
+        Format::Hex => hex(&bytes[..cut]),
+        Format::Text => text(&bytes[..cut]),
+        Format::Json => json(bytes, cut).unwrap_or_else(|| format!("(not JSON) {}", text(&bytes[..cut]))),
+        Format::Auto => json(bytes, cut).unwrap_or_else(|| guess(bytes, cut)),
+    };
+    if cut == bytes.len() { text } else { format!("{text}… ({} bytes)", bytes.len()) }
+}
+
+fn json(bytes: &[u8], cut: usize) -> Option<String> {
+    let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
+    let line = value.to_string();
+    Some(text(&line.as_bytes()[..cut.min(line.len())]))
+}
+
+/// Text if it is, even if its last character was cut through; digits otherwise.
+fn guess(bytes: &[u8], cut: usize) -> String {
+    match std::str::from_utf8(bytes) {
+        Ok(_) => text(&bytes[..cut]),
+        Err(_) => hex(&bytes[..cut]),
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => Cow::Borrowed(text),
+        Err(error) if error.error_len().is_none() => String::from_utf8_lossy(&bytes[..error.valid_up_to()]),
+        Err(_) => String::from_utf8_lossy(bytes),
+    };
+    printable(&text)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn show(bytes: &[u8], format: Format, cut: usize) -> String {
+        shown(bytes, &Shown { format, cut })
+    }
+
+    #[test]
+    fn a_payload_is_shown_as_what_it_looks_like() {
+        assert_eq!(show(br#"{ "a":  1 }"#, Format::Auto, 0), r#"{"a":1}"#);
+        assert_eq!(show("hä\n".as_bytes(), Format::Auto, 0), "hä\\n");
+        assert_eq!(show(&[0xff, 0x00], Format::Auto, 0), "ff00");
+        assert_eq!(show(b"hi", Format::Hex, 0), "6869");
+        assert_eq!(show(b"hi", Format::Json, 0), "(not JSON) hi");
+        assert_eq!(show(&[0xff, b'a'], Format::Text, 0), "\u{fffd}a");
+    }
+
+    #[test]
+    fn a_payload_is_cut_at_a_characters_end() {
+        assert_eq!(show("ääää".as_bytes(), Format::Auto, 5), "ää… (8 bytes)");
+        assert_eq!(show(b"123456", Format::Hex, 2), "3132… (6 bytes)");
+    }
+
+    #[test]
+    fn programs_get_it_whole() {
+        let encoding = |bytes| Payload::of(bytes).encoding;
+        assert_eq!([encoding(b"[1]"), encoding(b"17"), encoding(&[0xff])], ["json", "text", "base64"]);
+    }
+}

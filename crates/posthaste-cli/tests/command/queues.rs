@@ -1,0 +1,48 @@
+//! `migrate`, `queues`, `pause` and `resume`.
+
+use posthaste::Partitions;
+use serde_json::json;
+
+use crate::{ground::Ground, snapshots::assert_shape};
+
+on_every_database!(a_queue_is_listed_paused_and_resumed, the_tables_are_made_once_and_printed);
+
+async fn a_queue_is_listed_paused_and_resumed(ground: &Ground) {
+    ground.register("orders", Partitions::of(4)).await;
+    let queues = ground.posthaste(&["queues", "--json"]).json();
+    assert_shape("queues", &queues);
+    assert_eq!(queues["queues"][0]["partitions"], 4);
+    assert_eq!(queues["queues"][0]["is_paused"], false);
+
+    let paused = ground.posthaste(&["pause", "orders", "--json"]).json();
+    assert_eq!(paused, json!({ "queue": "orders", "is_paused": true }));
+    let table = ground.posthaste(&["queues"]).succeeds();
+    assert_eq!(
+        table,
+        "QUEUE   PARTITIONS  DEPTH  OLDEST  DEAD LETTERS  STATE\norders           4      0       -             0  paused\n"
+    );
+    ground.posthaste(&["resume", "orders"]).succeeds();
+    assert_eq!(ground.posthaste(&["queues", "--json"]).json()["queues"][0]["is_paused"], false);
+
+    for verb in ["pause", "resume"] {
+        let sentence = ground.posthaste(&[verb, "ordres"]).fails(2);
+        assert_eq!(sentence, "there is no queue \"ordres\": `posthaste queues` lists those there are");
+    }
+}
+
+async fn the_tables_are_made_once_and_printed(ground: &Ground) {
+    let sentence = ground.posthaste(&["queues"]).fails(1);
+    assert!(sentence.contains("`posthaste migrate` makes them"), "{sentence}");
+    for _ in 0..2 {
+        let done = ground.posthaste(&["migrate"]).succeeds();
+        assert!(done.starts_with("the tables are in place: posthaste_* in "), "{done}");
+    }
+    let none = ground.posthaste(&["queues"]).succeeds();
+    assert!(none.starts_with("there are no queues yet"), "{none}");
+
+    // What is printed makes the tables too, under another name.
+    let sql = ground.posthaste(&["migrate", "--print", "--table-prefix", "other_"]).succeeds();
+    ground.posthaste(&["queues", "--table-prefix", "other_"]).fails(1);
+    ground.sql(&sql).await;
+    ground.posthaste(&["queues", "--table-prefix", "other_"]).succeeds();
+}
