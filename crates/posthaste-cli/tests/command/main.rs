@@ -10,3 +10,4 @@ mod bench;
 mod help;
 mod queues;
 mod status;
+mod tls;
