@@ -81,6 +81,9 @@ impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         use sqlx::Error;
         match &error {
+            Error::Configuration(why) if why.to_string().contains("RSA") => Self::Usage(
+                "the server takes no password that is not encrypted: leave ssl-mode=DISABLED out of the database URL".to_owned(),
+            ),
             Error::Configuration(why) => Self::Usage(format!("the database URL cannot be used: {why}")),
             Error::Io(_) | Error::Tls(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed => {
                 Self::OutOfReach(format!("the database is out of reach: {error}"))

@@ -9,6 +9,7 @@ mod exit;
 mod failure;
 mod interrupt;
 mod output;
+mod overview;
 mod payload;
 
 use std::process::ExitCode;
@@ -44,10 +45,10 @@ async fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// These go on until somebody has seen enough, and look after that themselves.
+/// These go on until somebody has seen enough, or have something to clear away, and look after that themselves.
 const fn ends_well_when_interrupted(command: &Command) -> bool {
     match command {
-        Command::Demo(_) | Command::DemoWorker(_) | Command::Tail(_) => true,
+        Command::Bench(_) | Command::Demo(_) | Command::DemoWorker(_) | Command::Tail(_) => true,
         Command::Status(status) => status.watch.is_some(),
         _ => false,
     }
@@ -56,9 +57,12 @@ const fn ends_well_when_interrupted(command: &Command) -> bool {
 async fn run(command: Command, context: &Context) -> Outcome {
     match command {
         Command::Migrate(options) => command::migrate::run(&options, context).await,
+        Command::Status(options) => command::status::run(&options, context).await,
         Command::Queues => command::queues::run(context).await,
         Command::Pause(name) => command::pause::run(&name.queue, true, context).await,
         Command::Resume(name) => command::pause::run(&name.queue, false, context).await,
+        Command::Vacuum => command::vacuum::run(context).await,
+        Command::Bench(options) => command::bench::run(&options, context).await,
         Command::Completions { shell } => command::completions::run(shell, context),
         Command::Man { to } => command::man::run(to.as_deref(), context),
         _ => Err(Failure::Problem("not built yet".to_owned())),

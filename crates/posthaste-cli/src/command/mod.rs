@@ -1,7 +1,10 @@
 //! The commands, a file each.
 
+pub mod bench;
 pub mod completions;
 pub mod man;
 pub mod migrate;
 pub mod pause;
 pub mod queues;
+pub mod status;
+pub mod vacuum;

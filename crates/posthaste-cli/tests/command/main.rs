@@ -6,5 +6,8 @@ mod posthaste;
 mod snapshots;
 
 mod bad_input;
+mod bench;
 mod help;
 mod queues;
+mod status;
+mod tls;
