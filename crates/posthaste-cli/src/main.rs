@@ -56,6 +56,8 @@ const fn ends_well_when_interrupted(command: &Command) -> bool {
 
 async fn run(command: Command, context: &Context) -> Outcome {
     match command {
+        Command::Demo(options) => command::demo::run(&options, context).await,
+        Command::DemoWorker(options) => command::demo::worker::run(&options, context).await,
         Command::Migrate(options) => command::migrate::run(&options, context).await,
         Command::Status(options) => command::status::run(&options, context).await,
         Command::Queues => command::queues::run(context).await,

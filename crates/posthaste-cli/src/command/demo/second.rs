@@ -39,8 +39,8 @@ impl Second {
         let (mut child, stdin) = spawn(&workplace)?;
         let mut line = String::new();
         if let Some(stdout) = child.stdout.take() {
-            let reading = BufReader::new(stdout).read_line(&mut line);
-            tokio::time::timeout(PATIENCE, reading).await.unwrap_or(Ok(0))?;
+            let mut stdout = BufReader::new(stdout);
+            tokio::time::timeout(PATIENCE, stdout.read_line(&mut line)).await.unwrap_or(Ok(0))?;
         }
         if line.trim_end() != READY {
             child.start_kill().ok();
