@@ -4,9 +4,11 @@
 mod ground;
 mod posthaste;
 mod snapshots;
+mod terminal;
 
 mod bad_input;
 mod bench;
+mod demo;
 mod help;
 mod queues;
 mod status;

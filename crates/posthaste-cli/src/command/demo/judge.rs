@@ -74,7 +74,8 @@ pub fn judge(books: &Books) -> Verdict {
         .iter()
         .map(|order| Entry { order: *order, is_delivered: false, is_dead: false, committed_at: None })
         .collect();
-    let find = |entries: &[Entry], id: OrderId| entries.binary_search_by_key(&id, |entry| entry.order.id).ok();
+    let find =
+        |entries: &[Entry], id: OrderId| entries.binary_search_by_key(&id, |entry| entry.order.id).ok();
     for (id, at) in &books.committed_at {
         if let Some(place) = find(&entries, *id) {
             entries[place].committed_at = Some(*at);

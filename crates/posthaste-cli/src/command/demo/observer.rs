@@ -45,7 +45,18 @@ impl<DB: Backend> Observer<DB> {
         let (began, pool) = (Instant::now(), pool.clone());
         let (reader, latest) = (LedgerReader::open(ledger)?, vec![0; CUSTOMERS as usize]);
         let recent = VecDeque::from([(began, 0)]);
-        Ok(Self { outbox, pool, us, pace, began, reader, deliveries: Vec::new(), latest, delivered: 0, recent })
+        Ok(Self {
+            outbox,
+            pool,
+            us,
+            pace,
+            began,
+            reader,
+            deliveries: Vec::new(),
+            latest,
+            delivered: 0,
+            recent,
+        })
     }
 
     /// Orders are placed from now on.

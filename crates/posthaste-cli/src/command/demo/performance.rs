@@ -62,8 +62,7 @@ impl<DB: Shop> Performance<'_, DB> {
     pub async fn play(mut self) -> Result<Played, Failure> {
         let path = self.stage.ledger();
         let ledger = Ledger::open(&path)?;
-        let handle =
-            worker::start(self.pool, &self.stage.tables, ledger, Process::Main, self.kills).await?;
+        let handle = worker::start(self.pool, &self.stage.tables, ledger, Process::Main, self.kills).await?;
         let outbox = handle.outbox();
         let observer = Observer::new(outbox.clone(), self.pool, handle.worker_id(), self.pace, &path);
         let played = match observer {

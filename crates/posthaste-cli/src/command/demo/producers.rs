@@ -110,7 +110,8 @@ impl Tills {
     /// Waits until all are closed. May be dropped and called again.
     pub async fn closed(&mut self) -> Result<(), OutboxError> {
         while let Some(done) = self.tasks.join_next().await {
-            let done = done.map_err(|panic| OutboxError::Database(sqlx::Error::Io(std::io::Error::other(panic))))?;
+            let done =
+                done.map_err(|panic| OutboxError::Database(sqlx::Error::Io(std::io::Error::other(panic))))?;
             self.committed.extend(done?);
         }
         Ok(())

@@ -22,9 +22,11 @@ pub fn lines(title: &str, snapshot: &Snapshot, width: usize) -> Vec<String> {
     lines.push(String::new());
     let end = foreseen(snapshot);
     lines.extend(
-        snapshot.partitions.iter().enumerate().map(|(number, partition)| {
-            bar(number, partition, end, snapshot.kills.is_some(), width)
-        }),
+        snapshot
+            .partitions
+            .iter()
+            .enumerate()
+            .map(|(number, partition)| bar(number, partition, end, snapshot.kills.is_some(), width)),
     );
     lines.iter().map(|line| truncate_str(line, width, "…").into_owned()).collect()
 }
@@ -33,7 +35,7 @@ fn phase(snapshot: &Snapshot) -> String {
     let text = match &snapshot.phase {
         Phase::Placing(of) => format!("{} {of}", span(snapshot.elapsed)),
         Phase::Draining => "delivering the rest".to_owned(),
-        Phase::Interrupted => "interrupted: delivering the rest".to_owned(),
+        Phase::Interrupted => "interrupted: delivering the rest; once more to end at once".to_owned(),
         Phase::Done => format!("done in {}", span(snapshot.elapsed)),
     };
     style(text).dim().to_string()
@@ -57,7 +59,10 @@ fn numbers(snapshot: &Snapshot, width: usize) -> Vec<String> {
         let value = look.apply_to(pad_str(value, 7, Alignment::Right, None)).bold();
         pad_str(&format!("{value} {name}"), CELL, Alignment::Left, None).into_owned()
     };
-    cells.chunks(a_line).map(|cells| cells.iter().map(cell).collect::<String>().trim_end().to_owned()).collect()
+    cells
+        .chunks(a_line)
+        .map(|cells| cells.iter().map(cell).collect::<String>().trim_end().to_owned())
+        .collect()
 }
 
 /// How far the longest bar goes in the end, if it goes on like this.
@@ -126,12 +131,19 @@ mod tests {
             rate: 299.6,
             dead_letters: 3,
             kills: Some(5),
-            partitions: vec![partition(0, 0, Owner::Nobody), partition(90, 100, Owner::Us), partition(50, 51, Owner::Other)],
+            partitions: vec![
+                partition(0, 0, Owner::Nobody),
+                partition(90, 100, Owner::Us),
+                partition(50, 51, Owner::Other),
+            ],
         }
     }
 
     fn plain(width: usize) -> Vec<String> {
-        lines("posthaste demo", &snapshot(), width).iter().map(|line| strip_ansi_codes(line).into_owned()).collect()
+        lines("posthaste demo", &snapshot(), width)
+            .iter()
+            .map(|line| strip_ansi_codes(line).into_owned())
+            .collect()
     }
 
     #[test]

@@ -92,7 +92,8 @@ fn in_url(path: &std::path::Path) -> String {
 }
 
 fn is_in_memory(url: &str) -> bool {
-    url.to_ascii_lowercase().starts_with("sqlite:") && (url.contains(":memory:") || url.contains("mode=memory"))
+    url.to_ascii_lowercase().starts_with("sqlite:")
+        && (url.contains(":memory:") || url.contains("mode=memory"))
 }
 
 /// A word for a shell.

@@ -5,13 +5,22 @@ use std::time::Duration;
 use console::Term;
 use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{screen, snapshot::Snapshot};
+use super::{
+    screen,
+    snapshot::{Phase, Snapshot},
+};
 use crate::{Context, failure::Failure, output::span};
 
 pub enum View {
     Live(Live),
-    Lines { next: Duration },
+    Lines(Lines),
     Silent,
+}
+
+/// A line a second.
+pub struct Lines {
+    next: Duration,
+    is_interrupted: bool,
 }
 
 /// Bars that are drawn anew in their place.
@@ -29,7 +38,7 @@ impl View {
         }
         let multi = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
         if multi.is_hidden() {
-            return Self::Lines { next: Duration::from_secs(1) };
+            return Self::Lines(Lines { next: Duration::from_secs(1), is_interrupted: false });
         }
         Self::Live(Live { title, term: Term::stdout(), multi, lines: Vec::new() })
     }
@@ -37,11 +46,8 @@ impl View {
     pub fn show(&mut self, snapshot: &Snapshot, context: &Context) -> Result<(), Failure> {
         match self {
             Self::Live(live) => live.show(snapshot),
-            Self::Lines { next } if snapshot.elapsed >= *next => {
-                *next = Duration::from_secs(snapshot.elapsed.as_secs() + 1);
-                context.out.line(line(snapshot))?;
-            }
-            Self::Lines { .. } | Self::Silent => {}
+            Self::Lines(lines) => lines.show(snapshot, context)?,
+            Self::Silent => {}
         }
         Ok(())
     }
@@ -73,9 +79,23 @@ impl Live {
     }
 }
 
+impl Lines {
+    fn show(&mut self, snapshot: &Snapshot, context: &Context) -> Result<(), Failure> {
+        if snapshot.phase == Phase::Interrupted && !self.is_interrupted {
+            self.is_interrupted = true;
+            context.out.line("interrupted: delivering the rest; once more to end at once")?;
+        }
+        if snapshot.elapsed >= self.next {
+            self.next = Duration::from_secs(snapshot.elapsed.as_secs() + 1);
+            context.out.line(line(snapshot))?;
+        }
+        Ok(())
+    }
+}
+
 fn line(snapshot: &Snapshot) -> String {
     let mut line = format!(
-        "{:>3}s  {} enqueued, {} delivered, {:.0} a second, lag {}, oldest {}, {} dead letters",
+        "{:>3}s  {} enqueued, {} delivered, {:.0} a second, lag {}, oldest {}, dead letters {}",
         snapshot.elapsed.as_secs(),
         HumanCount(snapshot.enqueued),
         HumanCount(snapshot.delivered),
@@ -85,7 +105,7 @@ fn line(snapshot: &Snapshot) -> String {
         HumanCount(snapshot.dead_letters),
     );
     if let Some(kills) = snapshot.kills {
-        line.push_str(&format!(", {kills} kills"));
+        line.push_str(&format!(", kills {kills}"));
     }
     line
 }

@@ -1,0 +1,337 @@
+//! `demo`: the shop, its verdict, and what it leaves behind, which is nothing.
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::Child,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{
+    ground::{Ground, Server},
+    posthaste::{Posthaste, Ran},
+    snapshots::assert_shape,
+    terminal::Terminal,
+};
+
+on_every_database!(
+    a_shop_is_judged_and_leaves_nothing,
+    a_worker_that_is_killed_costs_nothing,
+    what_does_not_fit_the_books_is_found,
+);
+
+/// The demo on a database that is named; its folder for temporary files is in the ground's.
+fn demo(ground: &Ground, arguments: &[&str]) -> Posthaste {
+    let arguments = [&["demo", "--database-url", &*ground.url], arguments].concat();
+    Posthaste::new(&arguments).env("TMPDIR", &temporary(ground).display().to_string())
+}
+
+/// The demo on a file of its own, whatever the environment says.
+fn own_demo(ground: &Ground, arguments: &[&str]) -> Posthaste {
+    let arguments = [&["demo"], arguments].concat();
+    let posthaste =
+        Posthaste::new(&arguments).env("DATABASE_URL", "postgres://scott:tiger@nowhere.invalid/shop");
+    posthaste.env("TMPDIR", &temporary(ground).display().to_string())
+}
+
+fn temporary(ground: &Ground) -> PathBuf {
+    let folder = ground.folder.path().join("temporary");
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+fn assert_nothing_is_left(ground: &Ground) {
+    let left: Vec<_> = temporary(ground).read_dir().unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+async fn a_shop_is_judged_and_leaves_nothing(ground: &Ground) {
+    let verdict = demo(ground, &["--seconds", "1", "--json"]).json();
+    assert_shape("demo", &verdict);
+    assert_eq!(verdict["ok"], true, "{verdict}");
+    let number = |field: &str| verdict[field].as_f64().unwrap();
+    for field in ["committed", "rolled_back", "delivered", "dead_letters", "per_s", "p50_ms", "p99_ms"] {
+        assert!(number(field) > 0.0, "{field}: {verdict}");
+    }
+    for field in ["lost", "phantom", "out_of_order", "duplicates", "kills"] {
+        assert_eq!(number(field), 0.0, "{field}: {verdict}");
+    }
+    assert_eq!(number("delivered") + number("dead_letters"), number("committed"), "{verdict}");
+    assert_eq!(ground.tables().await, Vec::<String>::new());
+    assert_nothing_is_left(ground);
+}
+
+async fn a_worker_that_is_killed_costs_nothing(ground: &Ground) {
+    // It would say so if the second process had delivered nothing; whoever asks for JSON asks for silence besides.
+    let verdict = demo(ground, &["--seconds", "3", "--kill", "--json"]).json();
+    assert_eq!(verdict["ok"], true, "{verdict}");
+    assert!(verdict["kills"].as_u64().unwrap() >= 2, "{verdict}");
+    assert_eq!(ground.tables().await, Vec::<String>::new());
+    assert_nothing_is_left(ground);
+}
+
+async fn what_does_not_fit_the_books_is_found(ground: &Ground) {
+    let running = demo(ground, &["--seconds", "2", "--json"]).start();
+    let prefix = prefix(ground).await;
+    // An order that nobody announced, and one that was announced and is not there.
+    ground.sql(&format!("INSERT INTO {prefix}orders VALUES (1, 999999, 0)")).await;
+    eventually("an order is committed", async || ground.count(&format!("{prefix}orders")).await > 50).await;
+    ground.sql(&format!("DELETE FROM {prefix}orders WHERE number = 1 AND customer = 2")).await;
+    let ran = ended(running);
+    assert_eq!((ran.code, &*ran.err), (1, ""), "{ran:?}");
+    let verdict: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    assert_eq!(
+        [&verdict["ok"], &verdict["lost"], &verdict["phantom"], &verdict["out_of_order"]],
+        [&serde_json::json!(false), &1.into(), &1.into(), &0.into()],
+        "{verdict}"
+    );
+    assert_eq!(ground.tables().await, Vec::<String>::new());
+}
+
+/// The prefix of the tables of a demo that runs.
+async fn prefix(ground: &Ground) -> String {
+    let mut prefix = None;
+    eventually("the shop's table is there", async || {
+        let tables = ground.tables().await;
+        // The outbox's tables are there when its last one is.
+        let is_whole = tables.iter().any(|table| table.ends_with("dead_letter"));
+        prefix = tables.iter().find_map(|table| table.strip_suffix("orders").map(str::to_owned));
+        is_whole && prefix.is_some()
+    })
+    .await;
+    prefix.unwrap()
+}
+
+async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so().await {
+        assert!(began.elapsed() < Duration::from_secs(20), "never: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Waits for its end.
+fn ended(child: Child) -> Ran {
+    let output = child.wait_with_output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+}
+
+async fn sqlite() -> Ground {
+    Ground::fresh(Server::Sqlite).await
+}
+
+#[tokio::test]
+async fn without_a_terminal_it_says_a_line_a_second() {
+    let ground = sqlite().await;
+    let out = own_demo(&ground, &["--seconds", "2"]).succeeds();
+    let lines: Vec<_> = out.lines().collect();
+    for (line, second) in lines.iter().zip(["  1s  ", "  2s  "]) {
+        assert!(
+            line.starts_with(second) && line.contains(" enqueued, ") && line.contains("dead letters"),
+            "{out}"
+        );
+    }
+    assert!(out.contains("\n✓ ") && !out.contains('✗') && !out.contains('\x1b'), "{out}");
+    assert!(out.contains(" 0 lost, 0 out of order, 0 duplicates\n"), "{out}");
+    assert_eq!(lines.last(), Some(&"  the books are in order"), "{out}");
+    assert_nothing_is_left(&ground);
+}
+
+#[tokio::test]
+async fn one_order_is_enough_and_more_than_can_be_done_is_tried() {
+    let ground = sqlite().await;
+    let verdict = own_demo(&ground, &["--messages", "1", "--rate", "1", "--json"]).json();
+    assert_eq!((&verdict["ok"], &verdict["committed"]), (&true.into(), &1.into()), "{verdict}");
+    let verdict = own_demo(&ground, &["--messages", "500", "--rate", "100000", "--json"]).json();
+    let placed = verdict["committed"].as_u64().unwrap() + verdict["rolled_back"].as_u64().unwrap();
+    assert_eq!((&verdict["ok"], placed), (&true.into(), 500), "{verdict}");
+    let words = own_demo(&ground, &["--seconds", "1", "--rate", "100000"]).succeeds();
+    assert!(words.contains("the 100000 asked for are more than can be done here"), "{words}");
+}
+
+#[tokio::test]
+async fn what_is_kept_can_be_looked_at() {
+    let ground = sqlite().await;
+    let out = own_demo(&ground, &["--messages", "40", "--keep"]).succeeds();
+    let commands: Vec<_> = out.lines().filter_map(|line| line.trim().strip_prefix("posthaste ")).collect();
+    assert_eq!(commands.len(), 2, "{out}");
+    let status: Vec<_> = commands[0].split(' ').chain(["--json"]).collect();
+    let status = Posthaste::new(&status).json();
+    assert!(status.to_string().contains("orders"), "{status}");
+    let queues: Vec<_> = ["queues"].into_iter().chain(commands[0].split(' ').skip(1)).collect();
+    let queues = Posthaste::new(&queues).succeeds();
+    let row = queues.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
+    // One of forty orders has a card that is declined.
+    assert_eq!(row, ["orders", "8", "0", "-", "1", "delivering"], "{queues}");
+
+    let out = demo(&ground, &["--messages", "1", "--keep"]).succeeds();
+    assert!(out.contains(&format!("--table-prefix {}", prefix(&ground).await)), "{out}");
+    assert!(!out.contains("--database-url sqlite"), "{out}");
+}
+
+#[tokio::test]
+async fn ctrl_c_ends_it_early_with_a_verdict() {
+    let ground = sqlite().await;
+    let mut child = demo(&ground, &["--seconds", "600"]).start();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut first = String::new();
+    out.read_line(&mut first).unwrap();
+    signal(&child, Signal::SIGINT);
+    let mut rest = String::new();
+    out.read_to_string(&mut rest).unwrap();
+    let ran = ended(child);
+    assert_eq!((ran.code, &*ran.err), (0, ""), "{ran:?} {rest}");
+    assert!(
+        rest.contains("interrupted: no more orders were placed, and the rest was delivered\n✓ "),
+        "{rest}"
+    );
+    assert!(rest.ends_with("  the books are in order\n"), "{rest}");
+    assert_eq!(ground.tables().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn ctrl_c_twice_ends_it_at_once() {
+    let ground = sqlite().await;
+    let mut child = demo(&ground, &["--seconds", "600"]).start();
+    let mut out = BufReader::new(child.stdout.take().unwrap()).lines();
+    out.next().unwrap().unwrap();
+    // Nothing is delivered any more, so that the rest never is.
+    let prefix = prefix(&ground).await;
+    ground.posthaste(&["pause", "orders", "--table-prefix", &prefix]).succeeds();
+    out.next().unwrap().unwrap();
+    signal(&child, Signal::SIGINT);
+    out.by_ref().find(|line| line.as_ref().unwrap().starts_with("interrupted: ")).unwrap().unwrap();
+    let again = Instant::now();
+    signal(&child, Signal::SIGINT);
+    let ran = ended(child);
+    assert_eq!(ran.code, 130, "{ran:?}");
+    assert!(again.elapsed() < Duration::from_secs(5), "{:?}", again.elapsed());
+    let remains = format!("the tables {prefix}* remain in the SQLite file ");
+    assert!(
+        ran.err.starts_with(&remains) && ran.err.ends_with("interrupted before it was done\n"),
+        "{ran:?}"
+    );
+    assert_nothing_is_left(&ground);
+}
+
+#[tokio::test]
+async fn a_reader_who_has_seen_enough_ends_it_quietly() {
+    let ground = sqlite().await;
+    let mut child = demo(&ground, &["--seconds", "600"]).start();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    let ran = ended(child);
+    assert_eq!((ran.code, &*ran.err), (0, ""), "{ran:?}");
+    assert_eq!(ground.tables().await, Vec::<String>::new());
+    assert_nothing_is_left(&ground);
+}
+
+#[tokio::test]
+async fn the_second_process_ends_with_the_first_and_shows_no_secret() {
+    let ground = sqlite().await;
+    let mut child = demo(&ground, &["--seconds", "600", "--rate", "1", "--kill"]).start();
+    let mut first = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+    let mut second = None;
+    eventually("there is a second process", async || {
+        second = worker_of(child.id());
+        second.is_some()
+    })
+    .await;
+    let (process, arguments) = second.unwrap();
+    assert!(!arguments.contains("sqlite"), "{arguments}");
+    signal(&child, Signal::SIGKILL);
+    child.wait().unwrap();
+    eventually("the second process is gone", async || !is_alive(&process)).await;
+}
+
+/// The process that a demo has started, and its arguments.
+fn worker_of(parent: u32) -> Option<(PathBuf, String)> {
+    let processes = Path::new("/proc").read_dir().unwrap().flatten();
+    processes.map(|entry| entry.path()).find_map(|process| {
+        let arguments = std::fs::read_to_string(process.join("cmdline")).ok()?;
+        let status = std::fs::read_to_string(process.join("status")).ok()?;
+        let is_child = status.lines().any(|line| line == format!("PPid:\t{parent}"));
+        (is_child && arguments.contains("demo-worker")).then_some((process, arguments))
+    })
+}
+
+fn is_alive(process: &Path) -> bool {
+    std::fs::read_to_string(process.join("status")).is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
+#[tokio::test]
+async fn what_cannot_be_is_refused() {
+    let ground = sqlite().await;
+    for arguments in [["--seconds", "0"], ["--messages", "0"], ["--rate", "0"], ["--rate", "100001"]] {
+        assert_eq!(own_demo(&ground, &arguments).run().code, 2, "{arguments:?}");
+    }
+    let sentence = Posthaste::new(&["demo", "--database-url", "sqlite::memory:"]).fails(2);
+    assert!(sentence.starts_with("the demo needs a database that several connections see"), "{sentence}");
+    let sentence =
+        Posthaste::new(&["demo", "--database-url", "postgres://scott:tiger@127.0.0.1:1/shop"]).fails(3);
+    assert!(
+        sentence.starts_with("the database is out of reach: ") && !sentence.contains("tiger"),
+        "{sentence}"
+    );
+    let sentence = Posthaste::new(&["demo-worker", "ledger"]).fails(2);
+    assert!(sentence.ends_with("`posthaste demo --kill` starts this command"), "{sentence}");
+    assert_nothing_is_left(&ground);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_shows_numbers_bars_and_the_verdict() {
+    let ground = sqlite().await;
+    let terminal = Terminal::start(own_demo(&ground, &["--seconds", "3"]), 80, 24);
+    let running = terminal.see("bars that grow", |text| text.contains(" of 3.0s") && text.contains("█"));
+    let rows: Vec<_> = running.rows(0, 80).collect();
+    assert!(rows[0].starts_with("posthaste demo on SQLite file "), "{}", running.contents());
+    for name in ["enqueued", "delivered", "a second", "rolled back", "lag", "oldest", "dead letters"] {
+        assert_eq!(running.contents().matches(name).count(), 1, "{name}: {}", running.contents());
+    }
+    for (number, row) in rows[6..14].iter().enumerate() {
+        assert!(row.starts_with(&format!(" {number} ")) && row.contains('░'), "{}", running.contents());
+    }
+
+    let (code, screen) = terminal.end();
+    let text = screen.contents();
+    assert_eq!(code, 0, "{text}");
+    // What was shown last stays, and the verdict is below it.
+    let rows: Vec<_> = screen.rows(0, 80).collect();
+    assert!(
+        rows[0].starts_with("posthaste demo on SQLite file ") && rows[1].starts_with("done in "),
+        "{text}"
+    );
+    assert!(rows[6].starts_with(" 0 █") && rows[13].starts_with(" 7 █"), "{text}");
+    assert!(rows[15].starts_with("✓ "), "{text}");
+    assert!(text.ends_with("the books are in order"), "{text}");
+    assert_eq!(screen.cell(6, 3).unwrap().fgcolor(), vt100::Color::Idx(2), "{text}");
+    assert_eq!(text.matches("posthaste demo").count(), 1, "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_narrow_terminal_is_not_garbled() {
+    let ground = sqlite().await;
+    let terminal = Terminal::start(own_demo(&ground, &["--seconds", "2"]), 34, 40);
+    let running = terminal.see("bars that grow", |text| text.contains(" of 2.0s") && text.contains("█"));
+    assert!((0..40).all(|row| !running.row_wrapped(row)), "{}", running.contents());
+    let (code, screen) = terminal.end();
+    let text = screen.contents();
+    assert_eq!(code, 0, "{text}");
+    assert_eq!(text.matches("posthaste demo").count(), 1, "{text}");
+    for number in 0..8 {
+        let bars = screen.rows(0, 34).filter(|row| row.starts_with(&format!(" {number} █"))).count();
+        assert_eq!(bars, 1, "{number}: {text}");
+    }
+    assert!(text.ends_with("the books are in order"), "{text}");
+}
