@@ -51,10 +51,12 @@ impl Terminal {
         let began = Instant::now();
         loop {
             let screen = self.screen.lock().unwrap().screen().clone();
-            if expected(&screen.contents()) {
+            // Row by row: what is as wide as the terminal is not the beginning of the next row.
+            let text = screen.rows(0, screen.size().1).collect::<Vec<_>>().join("\n");
+            if expected(&text) {
                 return screen;
             }
-            assert!(began.elapsed() < PATIENCE, "never seen: {what}\n{}", screen.contents());
+            assert!(began.elapsed() < PATIENCE, "never seen: {what}\n{text}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

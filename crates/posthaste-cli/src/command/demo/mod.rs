@@ -85,7 +85,7 @@ async fn run_on<DB: Shop>(
         () = interrupts.second() => {
             view.end();
             if !stage.is_own_file() {
-                context.out.note(format_args!("the tables {}* remain in the {}", stage.prefix, stage.place));
+                context.out.note(format_args!("the tables {}* remain in {}", stage.prefix, stage.place));
             }
             return Err(Failure::Interrupted);
         }
@@ -137,7 +137,7 @@ async fn clean<DB: Shop>(stage: &Stage, pool: &Pool<DB>, table: &ShopTable) -> R
     };
     match tokio::time::timeout(CLEANING, cleaning).await {
         Ok(Ok(())) => Ok(()),
-        _ => Err(format!("the tables {}* could not be removed from the {}", stage.prefix, stage.place)),
+        _ => Err(format!("the tables {}* could not be removed from {}", stage.prefix, stage.place)),
     }
 }
 

@@ -54,7 +54,8 @@ fn numbers(snapshot: &Snapshot, width: usize) -> Vec<String> {
         (count(snapshot.dead_letters), "dead letters", Style::new().red()),
     ];
     cells.extend(snapshot.kills.map(|kills| (count(kills), "kills", Style::new().magenta())));
-    let a_line = (width / CELL).clamp(1, CELLS_A_LINE);
+    // What the last one is filled up with need not fit.
+    let a_line = ((width + 1) / CELL).clamp(1, CELLS_A_LINE);
     let cell = |(value, name, look): &(String, &str, Style)| {
         let value = look.apply_to(pad_str(value, 7, Alignment::Right, None)).bold();
         pad_str(&format!("{value} {name}"), CELL, Alignment::Left, None).into_owned()
@@ -153,14 +154,13 @@ mod tests {
             "posthaste demo".to_owned(),
             "6.0s of 12.0s".to_owned(),
             String::new(),
-            "10,000,000 enqueued   1,234 delivered        300 a second           7 rolled back".to_owned(),
-            "     11 lag            12ms oldest             3 dead letters       5 kills".to_owned(),
+            "10,000,000 enqueued   1,234 delivered       300 a second          7 rolled back".to_owned(),
+            "     11 lag            12ms oldest            3 dead letters      5 kills".to_owned(),
             String::new(),
-            format!(" 0 {}{half}       0          ", half),
+            format!(" 0 {half}{half}       0         "),
             format!(" 1 {}      90 +10    1", bar(30, 30)),
             format!(" 2 {}      50 +1     2", bar(15, 45)),
         ];
-        assert_eq!(plain(80)[3].trim_end(), expected[3].trim_end());
         assert_eq!(plain(80), expected);
     }
 

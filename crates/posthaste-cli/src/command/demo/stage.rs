@@ -45,7 +45,10 @@ impl Stage {
             ));
         }
         let address = Address::of(&url)?;
-        let place = printable(&address.to_string());
+        let place = match own_file {
+            Some(_) => "an SQLite file of its own".to_owned(),
+            None => format!("the {}", printable(&address.to_string())),
+        };
         // A file that is there stays as it is set up.
         let create = matches!(&address, Address::Sqlite(options) if !options.get_filename().exists());
         let database = address.open(create, CONNECTIONS, context.common.connect_timeout).await?;
@@ -70,7 +73,7 @@ impl Stage {
         let Self { folder, own_file, place, prefix, .. } = self;
         let Some(file) = own_file else {
             return format!(
-                "the tables {prefix}* are kept in the {place}; with the same --database-url, look at them with\n  \
+                "the tables {prefix}* are kept in {place}; with the same --database-url, look at them with\n  \
                  posthaste status --table-prefix {prefix}\n  \
                  posthaste dead-letters list --table-prefix {prefix}"
             );

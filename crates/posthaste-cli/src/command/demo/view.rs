@@ -54,8 +54,13 @@ impl View {
 
     /// Leaves what was shown last where it is.
     pub fn end(&mut self) {
-        if let Self::Live(live) = self {
+        if let Self::Live(live) = self
+            && !live.lines.is_empty()
+        {
             live.lines.iter().for_each(ProgressBar::abandon);
+            // The cursor stays behind the last of them.
+            live.lines.clear();
+            live.term.write_line("").ok();
         }
     }
 }
@@ -74,7 +79,8 @@ impl Live {
         }
         let texts = lines.into_iter().chain(std::iter::repeat(String::new()));
         for (line, text) in self.lines.iter().zip(texts) {
-            line.set_message(text);
+            // A line with nothing in it would be left out.
+            line.set_message(if text.is_empty() { " ".to_owned() } else { text });
         }
     }
 }
