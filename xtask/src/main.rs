@@ -4,6 +4,7 @@ mod database;
 mod failure;
 mod interrupt;
 mod output;
+mod picture;
 mod servers;
 mod test;
 
@@ -27,6 +28,8 @@ struct Cli {
 enum Command {
     /// Run the whole test suite, on every database unless told otherwise
     Test(test::TestOptions),
+    /// Run the demo, and make the README's picture of its screen
+    Picture(picture::PictureOptions),
     /// Start, list and stop private throw-away database servers
     #[command(subcommand)]
     Servers(ServersCommand),
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = interrupt::listen().and_then(|()| match cli.command {
         Command::Test(options) => test::run(&options),
+        Command::Picture(options) => picture::run(&options),
         Command::Servers(ServersCommand::Up(options)) => servers::up(&options),
         Command::Servers(ServersCommand::Down) => servers::down(),
         Command::Servers(ServersCommand::Restart) => servers::restart(),
