@@ -59,6 +59,7 @@ async fn run(command: Command, context: &Context) -> Outcome {
         Command::Migrate(options) => command::migrate::run(&options, context).await,
         Command::Status(options) => command::status::run(&options, context).await,
         Command::Queues => command::queues::run(context).await,
+        Command::Register(options) => command::register::run(&options, context).await,
         Command::Pause(name) => command::pause::run(&name.queue, true, context).await,
         Command::Resume(name) => command::pause::run(&name.queue, false, context).await,
         Command::Vacuum => command::vacuum::run(context).await,

@@ -6,5 +6,6 @@ pub mod man;
 pub mod migrate;
 pub mod pause;
 pub mod queues;
+pub mod register;
 pub mod status;
 pub mod vacuum;
