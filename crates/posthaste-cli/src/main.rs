@@ -34,10 +34,10 @@ async fn main() -> ExitCode {
     say_more(common.verbose);
     let context = Context { out: Output { json: common.json }, common };
     let outcome = if ends_well_when_interrupted(&command) {
-        run(command, &context).await
+        Box::pin(run(command, &context)).await
     } else {
         tokio::select! {
-            outcome = run(command, &context) => outcome,
+            outcome = Box::pin(run(command, &context)) => outcome,
             () = interrupt::asked() => Err(Failure::Interrupted),
         }
     };

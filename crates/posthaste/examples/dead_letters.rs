@@ -136,8 +136,8 @@ async fn main() -> Result<(), AnyError> {
         return run(SqlitePool::connect(&format!("sqlite://{}?mode=rwc", file.display())).await?).await;
     };
     match url.split_once(':').map_or("", |(scheme, _)| scheme) {
-        "postgres" | "postgresql" => Box::pin(run(PgPool::connect(&url).await?)).await,
-        "mysql" | "mariadb" => Box::pin(run(MySqlPool::connect(&url).await?)).await,
+        "postgres" | "postgresql" => run(PgPool::connect(&url).await?).await,
+        "mysql" | "mariadb" => run(MySqlPool::connect(&url).await?).await,
         "sqlite" => run(SqlitePool::connect(&url).await?).await,
         other => Err(format!("{other:?} is no database of ours: use postgres:, mysql: or sqlite:").into()),
     }

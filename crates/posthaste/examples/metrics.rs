@@ -173,8 +173,8 @@ async fn main() -> Result<()> {
         return run(pool, &options).await;
     };
     match url.split_once(':').map_or("", |(scheme, _)| scheme) {
-        "postgres" | "postgresql" => Box::pin(run(PgPool::connect(&url).await?, &options)).await,
-        "mysql" | "mariadb" => Box::pin(run(MySqlPool::connect(&url).await?, &options)).await,
+        "postgres" | "postgresql" => run(PgPool::connect(&url).await?, &options).await,
+        "mysql" | "mariadb" => run(MySqlPool::connect(&url).await?, &options).await,
         "sqlite" => run(SqlitePool::connect(&url).await?, &options).await,
         other => Err(format!("{other:?} is no database of ours: use postgres:, mysql: or sqlite:").into()),
     }
