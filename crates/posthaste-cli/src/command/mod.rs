@@ -1,6 +1,7 @@
 //! The commands, a file each.
 
 pub mod completions;
+pub mod doctor;
 pub mod man;
 pub mod migrate;
 pub mod pause;
