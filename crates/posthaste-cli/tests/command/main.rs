@@ -6,5 +6,6 @@ mod posthaste;
 mod snapshots;
 
 mod bad_input;
+mod doctor;
 mod help;
 mod queues;

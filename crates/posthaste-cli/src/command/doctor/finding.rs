@@ -88,6 +88,9 @@ impl Report {
                     &advice(&*said),
                 );
             }
+            Err(sqlx::Error::Io(error)) if error.kind() == std::io::ErrorKind::TimedOut => {
+                self.unexamined(examination, "it took too long", TOO_LATE);
+            }
             Err(error) => return Err(error.into()),
         }
         Ok(())
@@ -141,6 +144,10 @@ impl Report {
     }
 }
 
+/// What to do about what took too long.
+const TOO_LATE: &str =
+    "somebody holds a lock that is in the way, or the server is very busy: try again later";
+
 /// What to do about what the database refused.
 fn advice(said: &dyn sqlx::error::DatabaseError) -> String {
     let is_late = said.code().is_some_and(|code| ["55P03", "57014"].contains(&&*code))
@@ -148,7 +155,7 @@ fn advice(said: &dyn sqlx::error::DatabaseError) -> String {
             .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
             .is_some_and(|said| [1205, 1969, 3024].contains(&said.number()));
     if is_late {
-        "somebody holds a lock that is in the way, or the server is very busy: try again later".to_owned()
+        TOO_LATE.to_owned()
     } else {
         "look as a user who may, or give this one the right".to_owned()
     }

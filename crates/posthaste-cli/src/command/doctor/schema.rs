@@ -1,5 +1,7 @@
 //! Whether the tables are there, all of them, and fit this command: the same question on every database.
 
+use std::time::Duration;
+
 use posthaste::{Backend, Outbox, OutboxError};
 use sqlx::Pool;
 
@@ -15,6 +17,10 @@ pub const SCHEMA: Examination =
 pub const TABLES: [&str; 8] =
     ["meta", "queue", "partition", "incoming", "tick", "outgoing", "cursor", "dead_letter"];
 
+/// Why tables are not examined.
+pub const NO_TABLES: &str = "the tables are not there";
+pub const SEE: &str = "see schema";
+
 /// An outbox somewhere else than where we look.
 pub struct Elsewhere {
     /// None where there are no schemas.
@@ -22,15 +28,20 @@ pub struct Elsewhere {
     pub prefix: String,
 }
 
+/// How long the library may take to look at the tables: it waits for whoever has locked them.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// What the library says to the tables.
 pub async fn fits<DB: Backend>(
     pool: &Pool<DB>,
     patient: &Patient<'_>,
 ) -> Result<Option<OutboxError>, sqlx::Error> {
-    match Outbox::connect_with(pool.clone(), patient.tables).await {
-        Ok(_) => Ok(None),
-        Err(OutboxError::Database(error)) => Err(error),
-        Err(error) => Ok(Some(error)),
+    let connecting = Outbox::connect_with(pool.clone(), patient.tables);
+    match tokio::time::timeout(PATIENCE, connecting).await {
+        Ok(Ok(_)) => Ok(None),
+        Ok(Err(OutboxError::Database(error))) => Err(error),
+        Ok(Err(error)) => Ok(Some(error)),
+        Err(late) => Err(sqlx::Error::Io(late.into())),
     }
 }
 

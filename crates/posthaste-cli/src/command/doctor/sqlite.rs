@@ -55,7 +55,12 @@ pub async fn examine(pool: &SqlitePool, patient: &Patient<'_>) -> Result<Report,
         Some(writer) => report.add(WRITER, Ok(writer))?,
         None => report.unexamined(WRITER, "we may not write here either", "see rights"),
     }
-    report.add(JOURNAL, journal(&mut conn, file.is_some()).await)?;
+    if has_tables(&mut conn, patient).await? {
+        report.add(JOURNAL, journal(&mut conn, file.is_some()).await)?;
+    } else {
+        // Making them switches it.
+        report.unexamined(JOURNAL, schema::NO_TABLES, schema::SEE);
+    }
     report.add(WAL_SIZE, Ok(wal_size(file.as_deref())))?;
     integrity(&mut report, &mut conn).await?;
     Ok(report)
@@ -89,7 +94,12 @@ async fn schema(
     Ok(schema::findings(said.as_ref(), &patient.tables(&TABLES), &there, &elsewhere))
 }
 
-/// Whether we may write, and whether somebody keeps us from it for long: found out by a transaction that does nothing. Without the
+async fn has_tables(conn: &mut SqliteConnection, patient: &Patient<'_>) -> Result<bool, sqlx::Error> {
+    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?)";
+    sqlx::query_scalar(sql).bind(format!("{}meta", patient.prefix)).fetch_one(conn).await
+}
+
+/// Whether we may write, and whether somebody keeps us from it for long: found out by a transaction that is rolled back. Without the
 /// right to write, nothing is said of the others.
 async fn may_write(
     options: SqliteConnectOptions,
@@ -99,7 +109,9 @@ async fn may_write(
     let wait = patient.long_transaction.min(LONGEST_WAIT);
     let trying = async {
         let mut conn = options.busy_timeout(wait).connect().await?;
-        let tx = conn.begin_with("BEGIN IMMEDIATE").await?;
+        let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
+        // Only now does SQLite say that it may not write; nobody ever sees that table.
+        sqlx::raw_sql("CREATE TABLE main.posthaste_doctor (x)").execute(&mut *tx).await?;
         tx.rollback().await?;
         conn.close().await
     };

@@ -44,9 +44,18 @@ pub async fn examine(pool: &MySqlPool, patient: &Patient<'_>) -> Result<Report, 
     let has = |name: &&&str| there.iter().any(|(table, _)| *table == format!("{}{name}", patient.prefix));
     let ours: Vec<_> = names.iter().filter(has).copied().collect();
     report.add(SCHEMA, schema(pool, &mut conn, patient, &names, &there).await)?;
-    let database = database.unwrap_or_default();
-    report.add(RIGHTS, rights::rights(&mut conn, &database, patient.prefix, &ours).await)?;
-    report.add(ENGINE, Ok(engine(&there, &patient.tables(&names))))?;
+    if ours.is_empty() {
+        report.unexamined(
+            RIGHTS,
+            schema::NO_TABLES,
+            "if they are there, this user has no right to any of them",
+        );
+        report.unexamined(ENGINE, schema::NO_TABLES, schema::SEE);
+    } else {
+        let database = database.unwrap_or_default();
+        report.add(RIGHTS, rights::rights(&mut conn, &database, patient.prefix, &ours).await)?;
+        report.add(ENGINE, Ok(engine(&there, &patient.tables(&names))))?;
+    }
 
     transactions(&mut report, &mut conn, patient).await?;
     report.add(LOCK_MODE, Ok(settings.lock_mode()))?;
@@ -61,11 +70,11 @@ pub async fn examine(pool: &MySqlPool, patient: &Patient<'_>) -> Result<Report, 
     Ok(report)
 }
 
-/// Sees to it that this session changes nothing, that a statement is done soon, and that it waits for nobody.
+/// Sees to it that a statement of this session is done soon, and that it waits for nobody.
 async fn be_brief(conn: &mut MySqlConnection, is_mariadb: bool) -> Result<(), sqlx::Error> {
     let limit = if is_mariadb { "max_statement_time = 5" } else { "max_execution_time = 5000" };
     let sql = format!(
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION TRANSACTION READ ONLY; \
+        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
          SET SESSION autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, {limit}"
     );
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(drop)
