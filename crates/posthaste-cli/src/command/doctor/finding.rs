@@ -150,13 +150,14 @@ const TOO_LATE: &str =
 
 /// What to do about what the database refused.
 fn advice(said: &dyn sqlx::error::DatabaseError) -> String {
-    let is_late = said.code().is_some_and(|code| ["55P03", "57014"].contains(&&*code))
-        || said
-            .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
-            .is_some_and(|said| [1205, 1969, 3024].contains(&said.number()));
-    if is_late {
+    let number = said.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().map(|said| said.number());
+    let code = said.code().unwrap_or_default();
+    // A lock or a statement that took too long; then, no right to it.
+    if matches!(&*code, "55P03" | "57014") || matches!(number, Some(1205 | 1969 | 3024)) {
         TOO_LATE.to_owned()
-    } else {
+    } else if &*code == "42501" || matches!(number, Some(1044 | 1142 | 1143 | 1227)) {
         "look as a user who may, or give this one the right".to_owned()
+    } else {
+        "see whether the other findings explain it; the server's log may say more".to_owned()
     }
 }

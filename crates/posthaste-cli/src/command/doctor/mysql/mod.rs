@@ -70,11 +70,12 @@ pub async fn examine(pool: &MySqlPool, patient: &Patient<'_>) -> Result<Report, 
     Ok(report)
 }
 
-/// Sees to it that a statement of this session is done soon, and that it waits for nobody.
+/// Sees to it that a statement of this session is done soon, and that it waits for nobody. The isolation is one in which reads do
+/// not lock, and that every binary log can take.
 async fn be_brief(conn: &mut MySqlConnection, is_mariadb: bool) -> Result<(), sqlx::Error> {
     let limit = if is_mariadb { "max_statement_time = 5" } else { "max_execution_time = 5000" };
     let sql = format!(
-        "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+        "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ; \
          SET SESSION autocommit = 1, lock_wait_timeout = 1, innodb_lock_wait_timeout = 1, {limit}"
     );
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await.map(drop)
