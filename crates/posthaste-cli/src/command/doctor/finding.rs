@@ -1,6 +1,7 @@
 //! What an examination comes to, and the report of all of them.
 
 use serde::Serialize;
+use sqlx::mysql::MySqlDatabaseError;
 
 use crate::failure::Failure;
 
@@ -150,7 +151,7 @@ const TOO_LATE: &str =
 
 /// What to do about what the database refused.
 fn advice(said: &dyn sqlx::error::DatabaseError) -> String {
-    let number = said.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>().map(|said| said.number());
+    let number = said.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number);
     let code = said.code().unwrap_or_default();
     // A lock or a statement that took too long; then, no right to it.
     if matches!(&*code, "55P03" | "57014") || matches!(number, Some(1205 | 1969 | 3024)) {

@@ -71,10 +71,16 @@ pub fn findings(
             ),
             "install a newer posthaste, and build the services with a newer library",
         )],
-        Some(other) => vec![Finding::problem(
-            other.to_string(),
-            format!("run `posthaste migrate`, or name the right --schema{}", hint(elsewhere)),
-        )],
+        Some(OutboxError::Configuration(said)) => {
+            vec![Finding::problem(said.clone(), format!("leave out --schema{}", hint(elsewhere)))]
+        }
+        Some(other) => {
+            // What the library advises is for who writes Rust.
+            let said = other.to_string();
+            let said = said.split_once(": run posthaste::").map_or(&*said, |(said, _)| said);
+            let advice = format!("run `posthaste migrate`, or name the right --schema{}", hint(elsewhere));
+            vec![Finding::problem(said, advice)]
+        }
         None => {
             let missing: Vec<_> = expected.iter().filter(|name| !there.contains(name)).cloned().collect();
             if missing.is_empty() {

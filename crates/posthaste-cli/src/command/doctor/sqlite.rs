@@ -120,6 +120,7 @@ async fn may_write(
         Err(error) => error,
     };
     let shown = file.unwrap_or(Path::new("the database")).display();
+    let said = error.as_database_error().map_or_else(|| error.to_string(), |said| said.message().to_owned());
     match primary_code(&error) {
         Some(code::BUSY) => Ok((
             Vec::new(),
@@ -134,7 +135,7 @@ async fn may_write(
         )),
         Some(code::READ_ONLY | code::CANNOT_OPEN) => Ok((
             vec![Finding::problem(
-                format!("{shown} cannot be written to: {error}"),
+                format!("{shown} cannot be written to: {said}"),
                 "give this user the right to write to the file and to its folder, where the WAL is; take mode=ro and immutable out \
                  of the URL",
             )],

@@ -17,7 +17,7 @@ on_every_database!(
 );
 
 async fn an_outbox_at_work_is_well(ground: &Ground) {
-    let delivering = ground.deliver("orders", Partitions::of(4), Accept).await;
+    let delivering = Box::pin(ground.deliver("orders", Partitions::of(4), Accept)).await;
     let diagnosis = diagnose(ground, &[]);
     assert_eq!(diagnosis.code, 0, "{diagnosis:?}");
     // The servers of the tests are as quick as they are because they do not wait for the disk.

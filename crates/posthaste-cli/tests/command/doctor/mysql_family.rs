@@ -123,7 +123,7 @@ async fn tables_without_transactions_are_found(ground: &Ground) {
     let diagnosis = diagnose(ground, &[]);
     let (summary, advice) = diagnosis.only("engine", "problem");
     assert!(summary.starts_with("posthaste_cursor is of engine \"MyISAM\", not InnoDB"), "{summary}");
-    assert!(advice.starts_with("ALTER TABLE posthaste_cursor ENGINE = InnoDB"), "{advice}");
+    assert!(advice.contains(".posthaste_cursor ENGINE = InnoDB"), "{advice}");
     diagnosis.finds_only("engine");
 }
 

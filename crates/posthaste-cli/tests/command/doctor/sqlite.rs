@@ -100,6 +100,44 @@ async fn a_file_that_may_only_be_read_is_found() {
     ground.remove().await;
 }
 
+#[cfg(unix)]
+#[tokio::test]
+async fn a_folder_that_may_not_be_written_to_is_found() {
+    use std::{
+        fs::{Permissions, copy, set_permissions},
+        os::unix::{fs::PermissionsExt, process::CommandExt},
+        process::Command,
+    };
+
+    let ground = migrated().await;
+    let folder = ground.folder.path();
+    // Root may write everywhere, so then it is run as somebody else, who may not even see where it was built.
+    let (program, is_root) = (folder.join("posthaste"), nix::unistd::geteuid().is_root());
+    copy(env!("CARGO_BIN_EXE_posthaste"), &program).unwrap();
+    let allow = |mode| set_permissions(folder, Permissions::from_mode(mode)).unwrap();
+    let keeps_it_open = connect(&ground).await;
+    ground.sql("SELECT * FROM posthaste_meta").await;
+    for name in ["test.db", "test.db-wal", "test.db-shm"] {
+        set_permissions(folder.join(name), Permissions::from_mode(0o666)).unwrap();
+    }
+    allow(0o555);
+    let mut command = Command::new(&program);
+    command.args(["doctor", "--json"]).env("DATABASE_URL", &ground.url);
+    if is_root {
+        command.uid(65534).gid(65534);
+    }
+    let output = command.output().unwrap();
+    allow(0o755);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{report}");
+    assert_eq!(report["findings"].as_array().unwrap().len(), 1, "{report}");
+    assert_eq!(report["findings"][0]["code"], "rights");
+    let summary = report["findings"][0]["summary"].as_str().unwrap();
+    assert!(summary.starts_with("nothing can be made in the folder "), "{summary}");
+    keeps_it_open.close().await.unwrap();
+    ground.remove().await;
+}
+
 #[tokio::test]
 async fn a_damaged_file_is_found() {
     let ground = migrated().await;

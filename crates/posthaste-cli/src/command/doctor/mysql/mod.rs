@@ -54,7 +54,7 @@ pub async fn examine(pool: &MySqlPool, patient: &Patient<'_>) -> Result<Report, 
     } else {
         let database = database.unwrap_or_default();
         report.add(RIGHTS, rights::rights(&mut conn, &database, patient.prefix, &ours).await)?;
-        report.add(ENGINE, Ok(engine(&there, &patient.tables(&names))))?;
+        report.add(ENGINE, Ok(engine(&there, &patient.tables(&names), &database)))?;
     }
 
     transactions(&mut report, &mut conn, patient).await?;
@@ -116,7 +116,7 @@ async fn schema(
 }
 
 /// Nothing else has transactions as the outbox needs them.
-fn engine(there: &[(String, String)], ours: &[String]) -> Vec<Finding> {
+fn engine(there: &[(String, String)], ours: &[String], database: &str) -> Vec<Finding> {
     let odd =
         there.iter().filter(|(name, engine)| ours.contains(name) && !engine.eq_ignore_ascii_case("InnoDB"));
     let finding = |(name, engine): &(String, String)| {
@@ -124,7 +124,9 @@ fn engine(there: &[(String, String)], ours: &[String]) -> Vec<Finding> {
             format!(
                 "{name} is of engine {engine:?}, not InnoDB: what is written there does not roll back with its transaction"
             ),
-            format!("ALTER TABLE {name} ENGINE = InnoDB, while nothing is enqueued or delivered"),
+            format!(
+                "ALTER TABLE `{database}`.{name} ENGINE = InnoDB, while nothing is enqueued or delivered"
+            ),
         )
     };
     odd.map(finding).collect()

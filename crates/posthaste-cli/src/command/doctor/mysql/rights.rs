@@ -42,8 +42,9 @@ pub async fn rights(
         let mut lacks = Vec::new();
         for (right, sql) in tries {
             match sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut *conn).await {
+                Ok(_) => {}
                 Err(error) if is_denied(&error) => lacks.push(right),
-                done => drop(done?),
+                Err(error) => return Err(error),
             }
         }
         if !lacks.is_empty() {

@@ -1,7 +1,8 @@
 -- How the outbox's tables are looked after: what is dead in them, how large they are, what autovacuum is told.
--- $1: the schema, or null for the first of the search path; $2: the names of the tables. Reads the catalog and the statistics;
+-- $1: the schema, or null for the first of the search path; $2: the names of the tables. A schema that is given is part of the
+-- names that come back: whoever follows the advice may not have it in the search path. Reads the catalog and the statistics;
 -- the size takes the lock that a SELECT takes.
-SELECT c.relname::text                                                  AS name,
+SELECT coalesce($1 || '.', '') || c.relname                             AS name,
        coalesce(s.n_live_tup, 0)::int8                                  AS live,
        coalesce(s.n_dead_tup, 0)::int8                                  AS dead,
        extract(epoch FROM now() - greatest(s.last_vacuum, s.last_autovacuum))::float8 AS vacuumed_s,
