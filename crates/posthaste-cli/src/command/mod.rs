@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod completions;
+pub mod doctor;
 pub mod man;
 pub mod migrate;
 pub mod pause;

@@ -7,6 +7,7 @@ mod snapshots;
 
 mod bad_input;
 mod bench;
+mod doctor;
 mod help;
 mod queues;
 mod status;
