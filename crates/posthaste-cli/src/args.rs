@@ -72,6 +72,8 @@ pub enum Command {
     Status(Status),
     /// List the queues
     Queues,
+    /// Register a queue, so that messages can be enqueued before a process that delivers it is there
+    Register(Register),
     /// Show the next messages of a queue, without taking them
     Peek(Peek),
     /// Follow what is delivered of a queue
@@ -329,13 +331,27 @@ pub struct ChangeDeadLetters {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+A process with workers for a queue registers it by itself when it starts. The number of partitions cannot be changed afterwards: it
+must be the one that such a process asks for.")]
+pub struct Register {
+    /// The queue
+    pub queue: String,
+    /// How many partitions it has: 1, 2, 4, 8, 16, 32 or 64
+    #[arg(long, value_name = "N", value_parser = partitions)]
+    pub partitions: u32,
+}
+
+#[derive(Debug, Args)]
 pub struct QueueName {
     /// The queue
     pub queue: String,
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "The exit code is 1 if anything is found.")]
+#[command(after_help = "\
+It changes nothing, reads no messages, and waits for nobody's locks; what it may not see is said.
+The exit code is 1 if there is a warning or a problem; a notice does not count.")]
 pub struct Doctor {
     /// Transactions that are open for longer than this are a finding
     #[arg(long, value_name = "DURATION", default_value = "5min", value_parser = duration)]
@@ -369,7 +385,7 @@ pub enum Shell {
     Elvish,
     Fish,
     #[value(name = "powershell")]
-    PowerShell,
+    Pwsh,
     Zsh,
 }
 

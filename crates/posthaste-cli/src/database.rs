@@ -20,7 +20,7 @@ const CONNECTIONS: u32 = 4;
 pub enum Address {
     Postgres(Box<PgConnectOptions>),
     MySql(Box<MySqlConnectOptions>),
-    Sqlite(SqliteConnectOptions),
+    Sqlite(Box<SqliteConnectOptions>),
 }
 
 /// A database that has answered.
@@ -61,7 +61,10 @@ impl Address {
             Some("mysql" | "mariadb") => {
                 Ok(Self::MySql(Box::new(MySqlConnectOptions::from_str(url).map_err(unusable)?)))
             }
-            Some("sqlite") => Ok(Self::Sqlite(SqliteConnectOptions::from_str(url).map_err(unusable)?)),
+            Some("sqlite") if url.contains(":memory:") || url.contains("mode=memory") => Err(Failure::Usage(
+                "a SQLite database in memory is seen by one process alone, and gone when that ends: name a file".to_owned(),
+            )),
+            Some("sqlite") => Ok(Self::Sqlite(Box::new(SqliteConnectOptions::from_str(url).map_err(unusable)?))),
             _ => Err(Failure::Usage(
                 "the database URL names no database that posthaste works on: it should begin with postgres://, \
                  mysql://, mariadb:// or sqlite:"
@@ -75,7 +78,8 @@ impl Address {
         match self {
             Self::Postgres(options) => Ok(Database::Postgres(pool(*options, connections, patience).await?)),
             Self::MySql(options) => Ok(Database::MySql(pool(*options, connections, patience).await?)),
-            Self::Sqlite(mut options) => {
+            Self::Sqlite(options) => {
+                let mut options = *options;
                 if create {
                     // The mode in which readers and the writer are not in each other's way.
                     options = options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal);
@@ -109,12 +113,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// The file that is named and not there. A database in memory has none.
+/// The file that is named and not there.
 fn missing_file(options: &SqliteConnectOptions) -> Option<PathBuf> {
     let file = options.get_filename();
-    let is_in_memory =
-        file.to_string_lossy().contains(":memory:") || file.to_string_lossy().contains("mode=memory");
-    (!is_in_memory && !file.exists()).then(|| file.to_owned())
+    (!file.exists()).then(|| file.to_owned())
 }
 
 /// A pool, after a connection of its own has shown that the database answers: a pool would try again and again, and then say only

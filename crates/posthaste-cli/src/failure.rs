@@ -66,6 +66,7 @@ impl From<OutboxError> for Failure {
                 Self::Usage(format!("a payload of {size} bytes is too large: the limit is {max} bytes"))
             }
             OutboxError::PartitionOutOfRange { .. }
+            | OutboxError::PartitionCountMismatch { .. }
             | OutboxError::InvalidQueueName(_)
             | OutboxError::InvalidPayloadType(_)
             | OutboxError::InvalidKey { .. }

@@ -34,10 +34,10 @@ async fn main() -> ExitCode {
     say_more(common.verbose);
     let context = Context { out: Output { json: common.json }, common };
     let outcome = if ends_well_when_interrupted(&command) {
-        run(command, &context).await
+        Box::pin(run(command, &context)).await
     } else {
         tokio::select! {
-            outcome = run(command, &context) => outcome,
+            outcome = Box::pin(run(command, &context)) => outcome,
             () = interrupt::asked() => Err(Failure::Interrupted),
         }
     };
@@ -61,10 +61,12 @@ async fn run(command: Command, context: &Context) -> Outcome {
         Command::Migrate(options) => command::migrate::run(&options, context).await,
         Command::Status(options) => command::status::run(&options, context).await,
         Command::Queues => command::queues::run(context).await,
+        Command::Register(options) => command::register::run(&options, context).await,
         Command::Pause(name) => command::pause::run(&name.queue, true, context).await,
         Command::Resume(name) => command::pause::run(&name.queue, false, context).await,
         Command::Vacuum => command::vacuum::run(context).await,
         Command::Bench(options) => command::bench::run(&options, context).await,
+        Command::Doctor(options) => command::doctor::run(&options, context).await,
         Command::Completions { shell } => command::completions::run(shell, context),
         Command::Man { to } => command::man::run(to.as_deref(), context),
         _ => Err(Failure::Problem("not built yet".to_owned())),

@@ -107,11 +107,11 @@ fn runs(screen: &Screen, row: u16) -> Vec<Run> {
             _ => runs.push(Run { column, length: 1, text: text.to_owned(), look }),
         }
     }
-    runs.into_iter().filter_map(trimmed).collect()
+    runs.iter().filter_map(trimmed).collect()
 }
 
 /// Without spaces around it, if anything is left.
-fn trimmed(run: Run) -> Option<Run> {
+fn trimmed(run: &Run) -> Option<Run> {
     let text = run.text.trim_end();
     let before = text.len() - text.trim_start().len();
     let text = text.trim_start().to_owned();

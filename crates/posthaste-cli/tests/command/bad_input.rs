@@ -24,6 +24,14 @@ fn a_url_that_cannot_be_is_refused_without_being_repeated() {
 }
 
 #[test]
+fn a_database_in_memory_is_refused() {
+    for url in ["sqlite::memory:", "sqlite://:memory:", "sqlite:shop?mode=memory&cache=shared"] {
+        let sentence = Posthaste::new(&["migrate", "--database-url", url]).fails(2);
+        assert!(sentence.ends_with("name a file"), "{sentence}");
+    }
+}
+
+#[test]
 fn nobody_there() {
     // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -41,12 +41,12 @@ fn own_demo(ground: &Ground, arguments: &[&str]) -> Posthaste {
 
 fn temporary(ground: &Ground) -> PathBuf {
     let folder = ground.folder.path().join("temporary");
-    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::create_dir_all(&folder).expect("a folder");
     folder
 }
 
 fn assert_nothing_is_left(ground: &Ground) {
-    let left: Vec<_> = temporary(ground).read_dir().unwrap().collect();
+    let left: Vec<_> = temporary(ground).read_dir().expect("a folder").collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
@@ -54,7 +54,7 @@ async fn a_shop_is_judged_and_leaves_nothing(ground: &Ground) {
     let verdict = demo(ground, &["--seconds", "1", "--json"]).json();
     assert_shape("demo", &verdict);
     assert_eq!(verdict["ok"], true, "{verdict}");
-    let number = |field: &str| verdict[field].as_f64().unwrap();
+    let number = |field: &str| verdict[field].as_f64().expect("a number");
     for field in ["committed", "rolled_back", "delivered", "dead_letters", "per_s", "p50_ms", "p99_ms"] {
         assert!(number(field) > 0.0, "{field}: {verdict}");
     }
@@ -70,7 +70,7 @@ async fn a_worker_that_is_killed_costs_nothing(ground: &Ground) {
     // It would say so if the second process had delivered nothing; whoever asks for JSON asks for silence besides.
     let verdict = demo(ground, &["--seconds", "3", "--kill", "--json"]).json();
     assert_eq!(verdict["ok"], true, "{verdict}");
-    assert!(verdict["kills"].as_u64().unwrap() >= 2, "{verdict}");
+    assert!(verdict["kills"].as_u64().expect("a number") >= 2, "{verdict}");
     assert_eq!(ground.tables().await, Vec::<String>::new());
     assert_nothing_is_left(ground);
 }
@@ -84,7 +84,7 @@ async fn what_does_not_fit_the_books_is_found(ground: &Ground) {
     ground.sql(&format!("DELETE FROM {prefix}orders WHERE number = 1 AND customer = 2")).await;
     let ran = ended(running);
     assert_eq!((ran.code, &*ran.err), (1, ""), "{ran:?}");
-    let verdict: serde_json::Value = serde_json::from_str(&ran.out).unwrap();
+    let verdict: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
     assert_eq!(
         [&verdict["ok"], &verdict["lost"], &verdict["phantom"], &verdict["out_of_order"]],
         [&serde_json::json!(false), &1.into(), &1.into(), &0.into()],
@@ -104,7 +104,7 @@ async fn prefix(ground: &Ground) -> String {
         is_whole && prefix.is_some()
     })
     .await;
-    prefix.unwrap()
+    prefix.expect("it was found")
 }
 
 async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
@@ -117,13 +117,17 @@ async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
 
 /// Waits for its end.
 fn ended(child: Child) -> Ran {
-    let output = child.wait_with_output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    Ran { code: output.status.code().unwrap(), out: text(output.stdout), err: text(output.stderr) }
+    let output = child.wait_with_output().expect("it ends");
+    let text = |bytes| String::from_utf8(bytes).expect("text");
+    Ran {
+        code: output.status.code().expect("it was not killed"),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
 }
 
 fn signal(child: &Child, signal: Signal) {
-    kill(Pid::from_raw(child.id().cast_signed()), signal).unwrap();
+    kill(Pid::from_raw(child.id().cast_signed()), signal).expect("it is there");
 }
 
 async fn sqlite() -> Ground {
@@ -257,7 +261,7 @@ async fn the_second_process_ends_with_the_first_and_shows_no_secret() {
 
 /// The process that a demo has started, and its arguments.
 fn worker_of(parent: u32) -> Option<(PathBuf, String)> {
-    let processes = Path::new("/proc").read_dir().unwrap().flatten();
+    let processes = Path::new("/proc").read_dir().expect("processes").flatten();
     processes.map(|entry| entry.path()).find_map(|process| {
         let arguments = std::fs::read_to_string(process.join("cmdline")).ok()?;
         let status = std::fs::read_to_string(process.join("status")).ok()?;

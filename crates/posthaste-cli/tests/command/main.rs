@@ -9,6 +9,7 @@ mod terminal;
 mod bad_input;
 mod bench;
 mod demo;
+mod doctor;
 mod help;
 mod queues;
 mod status;

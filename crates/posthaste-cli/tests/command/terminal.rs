@@ -40,7 +40,7 @@ impl Terminal {
             let (mut master, mut buffer) = (File::from(master), [0; 4096]);
             // It fails once nobody has the other end any more.
             while let Ok(read @ 1..) = master.read(&mut buffer) {
-                seen.lock().unwrap().process(&buffer[..read]);
+                seen.lock().expect("nobody panicked").process(&buffer[..read]);
             }
         });
         Self { child, screen, reader }
@@ -50,7 +50,7 @@ impl Terminal {
     pub fn see(&self, what: &str, expected: impl Fn(&str) -> bool) -> vt100::Screen {
         let began = Instant::now();
         loop {
-            let screen = self.screen.lock().unwrap().screen().clone();
+            let screen = self.screen.lock().expect("nobody panicked").screen().clone();
             // Row by row: what is as wide as the terminal is not the beginning of the next row.
             let text = screen.rows(0, screen.size().1).collect::<Vec<_>>().join("\n");
             if expected(&text) {
@@ -65,7 +65,7 @@ impl Terminal {
     pub fn end(mut self) -> (i32, vt100::Screen) {
         let code = self.child.wait().expect("it ends").code().expect("it was not killed");
         self.reader.join().expect("it is read to the end");
-        let screen = self.screen.lock().unwrap().screen().clone();
+        let screen = self.screen.lock().expect("nobody panicked").screen().clone();
         (code, screen)
     }
 }

@@ -99,7 +99,7 @@ pub async fn run(options: &DemoWorker, context: &Context) -> Outcome {
     let tables = Tables::default().prefix(&variable(PREFIX_VARIABLE)?)?;
     let address = Address::of(&variable(URL_VARIABLE)?)?;
     let database = address.open(false, CONNECTIONS, context.common.connect_timeout).await?;
-    on!(database, pool => work(&pool, &tables, &options.ledger, context).await)
+    on!(database, pool => Box::pin(work(&pool, &tables, &options.ledger, context)).await)
 }
 
 async fn work<DB: Backend>(pool: &Pool<DB>, tables: &Tables, ledger: &Path, context: &Context) -> Outcome {
