@@ -114,9 +114,9 @@ pub enum Command {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It runs on a SQLite file of its own, whatever DATABASE_URL says, or on the database that --database-url names, in tables of its
-own that it removes again. It ends with a verdict that is computed from the shop's own books; if anything was lost, made up or
-out of order, the exit code is 1.")]
+It runs on an SQLite file of its own, whatever DATABASE_URL says, or on the database that --database-url names; always in tables of \
+its own, which it removes again. It ends with a verdict that is computed from the shop's own books: if anything was lost, made up \
+or out of order, the exit code is 1. Ctrl-C ends it early, with a verdict; once more, at once.")]
 pub struct Demo {
     /// End after so many orders, rolled back ones included
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000_000))]

@@ -93,6 +93,77 @@ async fn what_does_not_fit_the_books_is_found(ground: &Ground) {
     assert_eq!(ground.tables().await, Vec::<String>::new());
 }
 
+/// A server that is reached through this can be made to go away.
+struct Proxy {
+    port: u16,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Proxy {
+    async fn to(server: String) -> Self {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("a port").port();
+        let task = tokio::spawn(async move {
+            let mut connections = tokio::task::JoinSet::new();
+            while let Ok((mut inner, _)) = listener.accept().await {
+                let server = server.clone();
+                connections.spawn(async move {
+                    let mut outer = tokio::net::TcpStream::connect(server).await.expect("the server");
+                    tokio::io::copy_bidirectional(&mut inner, &mut outer).await.ok();
+                });
+            }
+        });
+        Self { port, task }
+    }
+}
+
+/// Tests for those databases that are servers.
+mod going_away {
+    use super::*;
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn postgres() {
+        a_server_that_goes_away_ends_it_with_a_sentence(Server::Postgres).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn mariadb() {
+        a_server_that_goes_away_ends_it_with_a_sentence(Server::Mariadb).await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn mysql() {
+        a_server_that_goes_away_ends_it_with_a_sentence(Server::Mysql).await;
+    }
+}
+
+async fn a_server_that_goes_away_ends_it_with_a_sentence(server: Server) {
+    let ground = Ground::fresh(server).await;
+    let (user, rest) = ground.url.split_once('@').expect("a URL with a user");
+    let (address, database) = rest.split_once('/').expect("a URL with a database");
+    let proxy = Proxy::to(address.to_owned()).await;
+    let url = format!("{user}@127.0.0.1:{}/{database}", proxy.port);
+    let arguments = ["demo", "--database-url", &url, "--connect-timeout", "1s"];
+    let mut child =
+        Posthaste::new(&arguments).env("TMPDIR", &temporary(&ground).display().to_string()).start();
+    let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+    out.read_line(&mut String::new()).expect("a line");
+    let gone = Instant::now();
+    proxy.task.abort();
+    out.read_to_string(&mut String::new()).expect("its end");
+    let ran = ended(child);
+    assert_eq!(ran.code, 3, "{ran:?}");
+    assert!(gone.elapsed() < Duration::from_secs(15), "{:?}", gone.elapsed());
+    assert!(ran.err.starts_with("posthaste: the database is out of reach: "), "{ran:?}");
+    assert!(
+        ran.err.contains("; the tables demo_") && ran.err.contains("* could not be removed from the "),
+        "{ran:?}"
+    );
+    assert_eq!(ran.err.lines().count(), 1, "{ran:?}");
+    assert_nothing_is_left(&ground);
+    ground.remove().await;
+}
+
 /// The prefix of the tables of a demo that runs.
 async fn prefix(ground: &Ground) -> String {
     let mut prefix = None;

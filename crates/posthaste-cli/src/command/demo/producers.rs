@@ -159,7 +159,7 @@ impl<DB: Shop> Till<DB> {
                 Ok(()) => return Ok(true),
                 Err(Undone::OnPurpose) => return Ok(false),
                 // After a commit that failed nobody knows whether it is there.
-                Err(Undone::Failed(error)) if is_written || tries == TRIES || !error.is_retryable() => {
+                Err(Undone::Failed(error)) if is_written || tries == TRIES || !is_passing(&error) => {
                     return Err(error);
                 }
                 Err(Undone::Failed(_)) => tokio::time::sleep(PAUSE).await,
@@ -181,6 +181,11 @@ impl<DB: Shop> Till<DB> {
             })
             .await
     }
+}
+
+/// Whether the database says that it may be tried again. If it says nothing at all, that is the end of it.
+fn is_passing(error: &OutboxError) -> bool {
+    matches!(error, OutboxError::Database(sqlx::Error::Database(_))) && error.is_retryable()
 }
 
 /// Why a transaction was not committed.
