@@ -256,22 +256,20 @@ async fn what_is_kept_can_be_looked_at() {
 
 #[tokio::test]
 async fn ctrl_c_ends_it_early_with_a_verdict() {
-    let ground = sqlite().await;
-    let mut child = demo(&ground, &["--seconds", "600"]).start();
-    let mut out = BufReader::new(child.stdout.take().unwrap());
-    let mut first = String::new();
-    out.read_line(&mut first).unwrap();
-    signal(&child, Signal::SIGINT);
-    let mut rest = String::new();
-    out.read_to_string(&mut rest).unwrap();
-    let ran = ended(child);
-    assert_eq!((ran.code, &*ran.err), (0, ""), "{ran:?} {rest}");
-    assert!(
-        rest.contains("interrupted: no more orders were placed, and the rest was delivered\n✓ "),
-        "{rest}"
-    );
-    assert!(rest.ends_with("  the books are in order\n"), "{rest}");
-    assert_eq!(ground.tables().await, Vec::<String>::new());
+    for asked in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let ground = sqlite().await;
+        let mut child = demo(&ground, &["--seconds", "600"]).start();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut String::new()).unwrap();
+        signal(&child, asked);
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        let ran = ended(child);
+        assert_eq!((ran.code, &*ran.err), (0, ""), "{asked}: {ran:?} {rest}");
+        let words = "interrupted: no more orders were placed, and the rest was delivered\n✓ ";
+        assert!(rest.contains(words) && rest.ends_with("  the books are in order\n"), "{asked}: {rest}");
+        assert_eq!(ground.tables().await, Vec::<String>::new());
+    }
 }
 
 #[tokio::test]
@@ -359,6 +357,8 @@ async fn what_cannot_be_is_refused() {
         sentence.starts_with("the database is out of reach: ") && !sentence.contains("tiger"),
         "{sentence}"
     );
+    let sentence = Posthaste::new(&["demo"]).env("TMPDIR", "/nowhere").fails(1);
+    assert!(sentence.starts_with("cannot make a folder in /nowhere: "), "{sentence}");
     let sentence = Posthaste::new(&["demo-worker", "ledger"]).fails(2);
     assert!(sentence.ends_with("`posthaste demo --kill` starts this command"), "{sentence}");
     assert_nothing_is_left(&ground);

@@ -1,4 +1,4 @@
-//! Ctrl-C: once to end early, twice to end at once.
+//! Ctrl-C and its like: once to end early, twice to end at once.
 
 use tokio::sync::watch;
 
@@ -13,7 +13,10 @@ impl Interrupts {
         let (sender, receiver) = watch::channel(0);
         tokio::spawn(async move {
             loop {
-                interrupt::asked().await;
+                tokio::select! {
+                    () = interrupt::asked() => {}
+                    () = hung_up() => {}
+                }
                 sender.send_modify(|times| *times += 1);
             }
         });
@@ -34,4 +37,14 @@ impl Interrupts {
             std::future::pending::<()>().await;
         }
     }
+}
+
+/// Waits until the terminal is closed: then the tables have to be removed too.
+async fn hung_up() {
+    #[cfg(unix)]
+    if let Ok(mut hangup) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::hangup()) {
+        hangup.recv().await;
+        return;
+    }
+    std::future::pending().await
 }

@@ -30,7 +30,10 @@ pub struct Stage {
 impl Stage {
     /// On a file of its own, unless a database is named on the command line: what is in `DATABASE_URL` may be needed.
     pub async fn set(context: &Context) -> Result<(Self, Database), Failure> {
-        let folder = tempfile::Builder::new().prefix("posthaste-demo-").tempdir()?;
+        let folder = tempfile::Builder::new().prefix("posthaste-demo-").tempdir();
+        let folder = folder.map_err(|error| {
+            Failure::Problem(format!("cannot make a folder in {}: {error}", std::env::temp_dir().display()))
+        })?;
         let prefix = format!("demo_{:08x}_", fastrand::u32(..));
         let tables = Tables::default().prefix(&prefix)?;
         let named = context.common.database_url.clone();
