@@ -7,9 +7,12 @@ mod command;
 mod database;
 mod exit;
 mod failure;
+mod input;
 mod interrupt;
+mod message;
 mod output;
 mod payload;
+mod queue;
 
 use std::process::ExitCode;
 
@@ -57,6 +60,8 @@ async fn run(command: Command, context: &Context) -> Outcome {
     match command {
         Command::Migrate(options) => command::migrate::run(&options, context).await,
         Command::Queues => command::queues::run(context).await,
+        Command::Enqueue(options) => command::enqueue::run(options, context).await,
+        Command::DeadLetters(verb) => command::dead_letters::run(verb, context).await,
         Command::Pause(name) => command::pause::run(&name.queue, true, context).await,
         Command::Resume(name) => command::pause::run(&name.queue, false, context).await,
         Command::Completions { shell } => command::completions::run(shell, context),

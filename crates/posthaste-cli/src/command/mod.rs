@@ -1,6 +1,8 @@
 //! The commands, a file each.
 
 pub mod completions;
+pub mod dead_letters;
+pub mod enqueue;
 pub mod man;
 pub mod migrate;
 pub mod pause;
