@@ -23,6 +23,22 @@ pub(crate) struct Announcer {
 struct Mailbox {
     tickets: Mutex<Vec<Ticket>>,
     news: Notify,
+    /// Whoever sends holds it, so that who waits for the end of it can.
+    sending: tokio::sync::Mutex<()>,
+}
+
+impl Mailbox {
+    async fn send<S: Store>(&self, store: &S) {
+        let _sending = self.sending.lock().await;
+        let tickets = std::mem::take(&mut *self.tickets.lock().unwrap_or_else(PoisonError::into_inner));
+        if tickets.is_empty() {
+            return;
+        }
+        if let Err(error) = store.announce_enqueued(&tickets).await {
+            // The workers look by themselves after a while.
+            tracing::warn!(%error, "cannot tell the workers of new messages");
+        }
+    }
 }
 
 impl Drop for Mailbox {
@@ -35,7 +51,7 @@ impl Announcer {
     /// Spawns the task that sends; it ends when the last clone is gone.
     pub(crate) fn spawn<S: Store>(store: S) -> Self {
         let mailbox = Arc::new(Mailbox::default());
-        tokio::spawn(send(store, Arc::downgrade(&mailbox)));
+        tokio::spawn(keep_sending(store, Arc::downgrade(&mailbox)));
         Self { mailbox }
     }
 
@@ -43,23 +59,21 @@ impl Announcer {
         self.mailbox.tickets.lock().unwrap_or_else(PoisonError::into_inner).extend(ticket);
         self.mailbox.news.notify_one();
     }
+
+    /// Sends what is there now; when it returns, all of it is sent.
+    pub(crate) async fn flush<S: Store>(&self, store: &S) {
+        self.mailbox.send(store).await;
+    }
 }
 
-async fn send<S: Store>(store: S, mailbox: Weak<Mailbox>) {
+/// Sends whenever there is something to send.
+async fn keep_sending<S: Store>(store: S, mailbox: Weak<Mailbox>) {
     loop {
         {
             let Some(mailbox) = mailbox.upgrade() else { break };
             // Not for ever: the last clone may be gone, and this is one too.
             tokio::time::timeout(Duration::from_secs(1), mailbox.news.notified()).await.ok();
-            let tickets =
-                std::mem::take(&mut *mailbox.tickets.lock().unwrap_or_else(PoisonError::into_inner));
-            if tickets.is_empty() {
-                continue;
-            }
-            if let Err(error) = store.announce_enqueued(&tickets).await {
-                // The workers look by themselves after a while.
-                tracing::warn!(%error, "cannot tell the workers of new messages");
-            }
+            mailbox.send(&store).await;
         }
         tokio::time::sleep(GATHER).await;
     }

@@ -46,14 +46,11 @@
 
 mod announcer;
 mod batch;
+mod browse;
 mod builder;
 mod clock;
 mod crew;
 mod dead_letter;
-#[cfg_attr(
-    not(feature = "test-util"),
-    expect(unreachable_pub, reason = "it is public where it can be asked for")
-)]
 mod enqueued;
 mod error;
 mod handle;
@@ -86,6 +83,7 @@ pub use dead_letter::{
     ClaimedDeadLetter, DeadLetterClaim, DeadLetterFilter, DeadLetterMessage, DeadLetterScope,
     DeadLetterStatus, DeadLetterToken,
 };
+pub use enqueued::EnqueuedMessage;
 pub use error::OutboxError;
 pub use handle::OutboxHandle;
 pub use handler::{
@@ -97,9 +95,9 @@ pub use lag::{PartitionLag, WorkerId};
 pub use limits::{
     DEFAULT_DEAD_LETTER_LIMIT, DEFAULT_GRACE, DEFAULT_GUARANTEED_MAINTENANCE, DEFAULT_LEASE_DURATION,
     DEFAULT_LEASE_HEADROOM, DEFAULT_MAX_INNER_ITERATIONS, DEFAULT_MAX_PAYLOAD, DEFAULT_PROCESSORS,
-    DEFAULT_SHARED_MAINTENANCE, DEFAULT_STATS_INTERVAL, MAX_CLAIM_TIMEOUT, MAX_DEAD_LETTER_LIMIT,
-    MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_LEASE_DURATION, MAX_PARTITIONS, MAX_PAYLOAD_TYPE,
-    MAX_QUEUE_NAME, MAX_REASON,
+    DEFAULT_SHARED_MAINTENANCE, DEFAULT_STATS_INTERVAL, MAX_BROWSE_LIMIT, MAX_CLAIM_TIMEOUT,
+    MAX_DEAD_LETTER_LIMIT, MAX_HEADER_BYTES, MAX_HEADERS, MAX_KEY, MAX_LEASE_DURATION, MAX_PARTITIONS,
+    MAX_PAYLOAD_TYPE, MAX_QUEUE_NAME, MAX_REASON,
 };
 pub use message::{EnqueueMessage, OutboxMessage, OutboxMessageId};
 pub use outbox::{Outbox, Target};
@@ -132,6 +130,16 @@ pub async fn migrate_with<DB: Backend>(pool: &sqlx::Pool<DB>, tables: &Tables) -
 #[must_use]
 pub fn migration_sql<DB: Backend>(tables: &Tables) -> String {
     <DB::Store as Store>::migration_sql(tables)
+}
+
+/// Removes the tables, with all that is in them: messages that were not delivered, and dead letters. For tests and trials; nothing may
+/// be running on them.
+///
+/// # Errors
+///
+/// What the database says.
+pub async fn drop_tables<DB: Backend>(pool: &sqlx::Pool<DB>, tables: &Tables) -> Result<(), OutboxError> {
+    <DB::Store as Store>::drop_tables(pool, tables).await
 }
 
 /// The README's code compiles and runs.

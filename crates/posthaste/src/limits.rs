@@ -17,6 +17,9 @@ pub const MAX_HEADER_BYTES: usize = 16 * 1024;
 /// The longest reason of a retry or a dead letter, in bytes; what is longer is cut.
 pub const MAX_REASON: usize = 4 * 1024;
 
+/// The most messages that a look at a queue returns.
+pub const MAX_BROWSE_LIMIT: u32 = 1000;
+
 /// The largest payload, in bytes, unless the builder says otherwise.
 pub const DEFAULT_MAX_PAYLOAD: usize = 1024 * 1024;
 /// How long a lease lasts unless the queue or the tuning says otherwise.

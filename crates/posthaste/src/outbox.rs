@@ -351,6 +351,15 @@ impl<DB: Backend> Outbox<DB> {
         Ok(self.inner.store.lag().await?.partitions)
     }
 
+    /// Tells the workers of other processes what was enqueued last, and closes the connection that this is done on: for a process that
+    /// [connected](Self::connect) and ends now. One that just ends loses no message either; workers may find its last ones a little later.
+    pub async fn close(&self) {
+        if let Bell::Others(announcer) = &self.inner.bell {
+            announcer.flush(&self.inner.store).await;
+            self.inner.store.close().await;
+        }
+    }
+
     /// Begins a transaction, runs `work` in it, commits, and tells the workers at once. An error rolls back.
     ///
     /// On SQLite it begins to write at once, and waits for other writers, a transactional handler perhaps, for up to 30 s whatever
@@ -486,16 +495,10 @@ fn row<'a>(
     let count = queue.count();
     let partition =
         message.key.as_ref().map_or(message.partition, |key| crate::queue::partition_of(key, count));
-    let out_of_range = || OutboxError::PartitionOutOfRange {
-        queue: queue.name.to_string(),
-        partition,
-        max: count.saturating_sub(1),
-    };
-    let place = usize::try_from(partition).unwrap_or(usize::MAX);
     let headers = trace.headers(message);
     let headers = (!headers.is_empty()).then(|| serde_json::to_string(&headers)).transpose()?;
     Ok(NewMessage {
-        partition_id: *queue.partition_ids.get(place).ok_or_else(out_of_range)?,
+        partition_id: queue.partition_id(partition)?,
         payload_type: Cow::Borrowed(message.payload_type),
         key: message.key.as_deref().map(Cow::Borrowed),
         headers,

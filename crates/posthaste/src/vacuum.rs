@@ -25,6 +25,8 @@ use crate::{
 const LINGER: Duration = Duration::from_secs(3);
 /// This part of a chunk is enough to begin a pass at once.
 const ENOUGH: u32 = 10;
+/// How long to wait for another process that is at it too.
+const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
 /// How long one execution goes on before it lets others have its permit.
 const SLICE: Duration = Duration::from_secs(1);
 
@@ -184,6 +186,29 @@ impl<S: Store> Vacuum<S> {
             Ended::Early => Directive::Proceed(removed),
             Ended::Busy => Directive::Sleep(self.tuning.active_interval, removed),
         })
+    }
+
+    /// Removes all that can be removed, now; returns how many messages that were.
+    pub(crate) async fn sweep(mut self) -> Result<u64, OutboxError> {
+        let partitions: Vec<_> = self.trimmed.keys().copied().collect();
+        let (cancel, began, mut removed) = (CancellationToken::new(), Instant::now(), 0);
+        loop {
+            match self.remove(&partitions, &mut removed, began + SWEEP_PATIENCE, &cancel).await? {
+                Ended::Done => {
+                    self.metrics.removed(removed);
+                    return Ok(removed);
+                }
+                Ended::Early => {}
+                Ended::Busy if began.elapsed() < SWEEP_PATIENCE => {
+                    tokio::time::sleep(self.tuning.active_interval / 10).await;
+                }
+                Ended::Busy => {
+                    return Err(OutboxError::Unsuitable(format!(
+                        "another process has been removing what is settled for {SWEEP_PATIENCE:?}: nothing is left to do here"
+                    )));
+                }
+            }
+        }
     }
 
     /// Removes chunk after chunk.

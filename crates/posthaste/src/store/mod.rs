@@ -82,6 +82,16 @@ impl Queue {
         u32::try_from(self.partition_ids.len()).unwrap_or(u32::MAX)
     }
 
+    /// The id of one of its partitions, which are numbered from 0.
+    pub(crate) fn partition_id(&self, partition: u32) -> Result<i32> {
+        let place = usize::try_from(partition).unwrap_or(usize::MAX);
+        self.partition_ids.get(place).copied().ok_or_else(|| OutboxError::PartitionOutOfRange {
+            queue: self.name.to_string(),
+            partition,
+            max: self.count().saturating_sub(1),
+        })
+    }
+
     /// Which of its partitions this is, from 0.
     pub(crate) fn number_of(&self, partition_id: i32) -> u32 {
         let number = self.partition_ids.iter().position(|id| *id == partition_id);
@@ -468,6 +478,9 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     /// The SQL that `migrate` would run on an empty database.
     fn migration_sql(tables: &Tables) -> String;
 
+    /// Removes the tables, with all that is in them.
+    fn drop_tables(pool: &Pool<Self::Db>, tables: &Tables) -> impl Future<Output = Result<()>> + Send;
+
     /// A store on tables that are there and fit; `workers` is how many connections it may open for workers, `handlers`
     /// how many for handlers that work in transactions.
     fn open(
@@ -537,6 +550,25 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         conn: &mut <Self::Db as sqlx::Database>::Connection,
         queue: &Queue,
         after_id: i64,
+        most: u32,
+    ) -> impl Future<Output = Result<Vec<EnqueuedMessage>>> + Send;
+
+    /// The messages of a partition that have a seq behind this one, in their order, settled or not: those that vacuum has not removed.
+    fn browse(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        queue: &Queue,
+        partition_id: i32,
+        after_seq: i64,
+        most: u32,
+    ) -> impl Future<Output = Result<Vec<OutboxMessage>>> + Send;
+
+    /// The messages of a queue that are committed and that no tick has taken, the first ones by id. It looks at all of these: not for
+    /// workers.
+    fn unsequenced(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+        queue: &Queue,
         most: u32,
     ) -> impl Future<Output = Result<Vec<EnqueuedMessage>>> + Send;
 

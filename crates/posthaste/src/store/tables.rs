@@ -76,6 +76,11 @@ impl Names {
         format!("{quote}{}{quote}", name.replace(quote, &format!("{quote}{quote}")))
     }
 
+    /// Every table, each before those that it refers to.
+    pub(crate) fn all(&self) -> Vec<String> {
+        TABLES.iter().rev().map(|table| self.table(table)).collect()
+    }
+
     /// A statement without its comments, with the names filled in.
     pub(crate) fn fill(&self, sql: &str) -> String {
         let code = sql.lines().filter(|line| !line.trim_start().starts_with("--"));

@@ -23,6 +23,7 @@ mod switch;
 
 mod batches;
 mod bounds;
+mod browsing;
 mod crashes;
 mod dead_letter_life;
 mod dead_letters;

@@ -103,6 +103,12 @@ pub(super) fn migration_sql(tables: &Tables) -> String {
     sql
 }
 
+pub(super) async fn drop_tables(pool: &Pool<MySql>, tables: &Tables) -> Result<()> {
+    let all = names(tables.schema.as_deref(), tables).all().join(", ");
+    sqlx::raw_sql(AssertSqlSafe(format!("DROP TABLE IF EXISTS {all}"))).execute(pool).await?;
+    Ok(())
+}
+
 /// The database that the tables are in, which must be there. Without one given, the connection's own.
 pub(super) async fn database_of(conn: &mut MySqlConnection, tables: &Tables) -> Result<String> {
     let found: Option<String> = match &tables.schema {

@@ -38,7 +38,8 @@ use super::{
     sealed,
 };
 use crate::{
-    DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, enqueued::EnqueuedMessage, wake::Wake,
+    DeadLetterMessage, OutboxError, OutboxMessage, OutboxMessageId, Partitions, enqueued::EnqueuedMessage,
+    wake::Wake,
 };
 
 impl sealed::Sealed for MySql {}
@@ -272,6 +273,10 @@ impl Store for MySqlStore {
         migrate::migration_sql(tables)
     }
 
+    async fn drop_tables(pool: &Pool<MySql>, tables: &Tables) -> Result<()> {
+        migrate::drop_tables(pool, tables).await
+    }
+
     async fn open(pool: Pool<MySql>, tables: &Tables, workers: usize, handlers: usize) -> Result<Self> {
         answer(Self::open_unlimited(pool, tables, workers, handlers)).await
     }
@@ -328,6 +333,26 @@ impl Store for MySqlStore {
         most: u32,
     ) -> Result<Vec<EnqueuedMessage>> {
         peek::peek(self, conn, queue, after_id, most).await
+    }
+
+    async fn browse(
+        &self,
+        conn: &mut MySqlConnection,
+        queue: &Queue,
+        partition_id: i32,
+        after_seq: i64,
+        most: u32,
+    ) -> Result<Vec<OutboxMessage>> {
+        peek::browse(self, conn, queue, partition_id, after_seq, most).await
+    }
+
+    async fn unsequenced(
+        &self,
+        conn: &mut MySqlConnection,
+        queue: &Queue,
+        most: u32,
+    ) -> Result<Vec<EnqueuedMessage>> {
+        peek::unsequenced(self, conn, queue, most).await
     }
 
     async fn unsettled(&self, conn: &mut MySqlConnection, queue: &Queue) -> Result<Vec<Unsettled>> {

@@ -4,8 +4,9 @@ use sqlx::MySqlConnection;
 
 use super::{MySqlStore, query};
 use crate::{
+    OutboxMessage,
     enqueued::EnqueuedMessage,
-    store::{Queue, READER, Result, Unsettled, peeked, segments::json},
+    store::{Queue, READER, Result, Unsettled, batch::size, peeked, segments::json},
 };
 
 pub(super) async fn peek(
@@ -16,6 +17,29 @@ pub(super) async fn peek(
     most: u32,
 ) -> Result<Vec<EnqueuedMessage>> {
     let statement = query(&store.sql().peek).bind(after_id).bind(json(&queue.partition_ids)).bind(most);
+    peeked::peeked(&statement.fetch_all(conn).await?, queue)
+}
+
+pub(super) async fn browse(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    queue: &Queue,
+    partition_id: i32,
+    after_seq: i64,
+    most: u32,
+) -> Result<Vec<OutboxMessage>> {
+    let statement = query(&store.sql().browse).bind(after_seq).bind(partition_id).bind(after_seq);
+    let statement = statement.bind(partition_id).bind(size(most)).bind(size(most)).bind(size(most));
+    peeked::browsed(&statement.fetch_all(conn).await?, queue)
+}
+
+pub(super) async fn unsequenced(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    queue: &Queue,
+    most: u32,
+) -> Result<Vec<EnqueuedMessage>> {
+    let statement = query(&store.sql().unsequenced).bind(json(&queue.partition_ids)).bind(most);
     peeked::peeked(&statement.fetch_all(conn).await?, queue)
 }
 

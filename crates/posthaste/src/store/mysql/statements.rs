@@ -5,6 +5,7 @@ use crate::store::{Tables, statements::statements, tables::Names};
 statements!(
     acquire,
     acquire_transactional,
+    browse,
     bury,
     change_dead_letters,
     count_dead_letters,
@@ -40,6 +41,7 @@ statements!(
     take,
     taken,
     tick,
+    unsequenced,
     unsettled,
     vacuum_links,
     vacuum_look,

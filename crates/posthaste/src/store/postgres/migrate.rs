@@ -69,6 +69,12 @@ pub(super) fn migration_sql(tables: &Tables) -> String {
     sql
 }
 
+pub(super) async fn drop_tables(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
+    let all = names(tables.schema.as_deref(), tables).all().join(", ");
+    sqlx::raw_sql(AssertSqlSafe(format!("DROP TABLE IF EXISTS {all}"))).execute(pool).await?;
+    Ok(())
+}
+
 /// The schema that the tables are in, which must be there. Without one given, the first of the search path.
 pub(super) async fn schema_of(conn: &mut PgConnection, tables: &Tables) -> Result<String> {
     let found: Option<String> = match &tables.schema {

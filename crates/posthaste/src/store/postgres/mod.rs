@@ -37,7 +37,8 @@ use super::{
     sealed,
 };
 use crate::{
-    DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, enqueued::EnqueuedMessage, wake::Wake,
+    DeadLetterMessage, OutboxError, OutboxMessage, OutboxMessageId, Partitions, enqueued::EnqueuedMessage,
+    wake::Wake,
 };
 
 impl sealed::Sealed for Postgres {}
@@ -254,6 +255,10 @@ impl Store for PostgresStore {
         migrate::migration_sql(tables)
     }
 
+    async fn drop_tables(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
+        migrate::drop_tables(pool, tables).await
+    }
+
     async fn open(pool: Pool<Postgres>, tables: &Tables, workers: usize, handlers: usize) -> Result<Self> {
         answer(Self::open_unlimited(pool, tables, workers, handlers)).await
     }
@@ -306,6 +311,26 @@ impl Store for PostgresStore {
         most: u32,
     ) -> Result<Vec<EnqueuedMessage>> {
         peek::peek(self, conn, queue, after_id, most).await
+    }
+
+    async fn browse(
+        &self,
+        conn: &mut PgConnection,
+        queue: &Queue,
+        partition_id: i32,
+        after_seq: i64,
+        most: u32,
+    ) -> Result<Vec<OutboxMessage>> {
+        peek::browse(self, conn, queue, partition_id, after_seq, most).await
+    }
+
+    async fn unsequenced(
+        &self,
+        conn: &mut PgConnection,
+        queue: &Queue,
+        most: u32,
+    ) -> Result<Vec<EnqueuedMessage>> {
+        peek::unsequenced(self, conn, queue, most).await
     }
 
     async fn unsettled(&self, conn: &mut PgConnection, queue: &Queue) -> Result<Vec<Unsettled>> {

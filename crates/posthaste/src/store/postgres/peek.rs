@@ -8,8 +8,9 @@ use sqlx::{
 
 use super::{PostgresStore, query};
 use crate::{
+    OutboxMessage,
     enqueued::EnqueuedMessage,
-    store::{Queue, READER, Result, Unsettled, peeked},
+    store::{Queue, READER, Result, Unsettled, batch::size, peeked},
 };
 
 pub(super) async fn peek(
@@ -20,6 +21,28 @@ pub(super) async fn peek(
     most: u32,
 ) -> Result<Vec<EnqueuedMessage>> {
     let statement = query(&store.sql().peek).bind(&*queue.partition_ids).bind(after_id).bind(i64::from(most));
+    peeked::peeked(&fetch(store, conn, statement).await?, queue)
+}
+
+pub(super) async fn browse(
+    store: &PostgresStore,
+    conn: &mut PgConnection,
+    queue: &Queue,
+    partition_id: i32,
+    after_seq: i64,
+    most: u32,
+) -> Result<Vec<OutboxMessage>> {
+    let statement = query(&store.sql().browse).bind(partition_id).bind(after_seq).bind(size(most));
+    peeked::browsed(&fetch(store, conn, statement).await?, queue)
+}
+
+pub(super) async fn unsequenced(
+    store: &PostgresStore,
+    conn: &mut PgConnection,
+    queue: &Queue,
+    most: u32,
+) -> Result<Vec<EnqueuedMessage>> {
+    let statement = query(&store.sql().unsequenced).bind(&*queue.partition_ids).bind(i64::from(most));
     peeked::peeked(&fetch(store, conn, statement).await?, queue)
 }
 

@@ -4,6 +4,7 @@ use crate::store::{Tables, statements::statements, tables::Names};
 
 statements!(
     acquire,
+    browse,
     change_dead_letters,
     count_dead_letters,
     delete_dead_letters,
@@ -25,6 +26,7 @@ statements!(
     survey,
     suspects,
     tick,
+    unsequenced,
     unsettled,
     vacuum,
     waiting,

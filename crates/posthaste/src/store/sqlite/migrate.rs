@@ -58,6 +58,17 @@ async fn create(conn: &mut SqliteConnection, tables: &Tables) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
+pub(super) async fn drop_tables(pool: &Pool<Sqlite>, tables: &Tables) -> Result<()> {
+    refuse_schema(tables)?;
+    patiently!(async {
+        let mut tx = pool.begin_with(BEGIN).await?;
+        for table in names(tables).all() {
+            sqlx::raw_sql(AssertSqlSafe(format!("DROP TABLE IF EXISTS {table}"))).execute(&mut *tx).await?;
+        }
+        Ok(tx.commit().await?)
+    })
+}
+
 pub(super) fn migration_sql(tables: &Tables) -> String {
     let names = names(tables);
     // It lasts, and makes readers and the writer independent of each other.

@@ -40,7 +40,8 @@ use super::{
     Suspects, Tables, Tick, Ticket, Trim, Trimmed, Unsettled, connections::Connections, sealed,
 };
 use crate::{
-    DeadLetterMessage, OutboxError, OutboxMessageId, Partitions, enqueued::EnqueuedMessage, wake::Wake,
+    DeadLetterMessage, OutboxError, OutboxMessage, OutboxMessageId, Partitions, enqueued::EnqueuedMessage,
+    wake::Wake,
 };
 
 impl sealed::Sealed for Sqlite {}
@@ -240,6 +241,10 @@ impl Store for SqliteStore {
         migrate::migration_sql(tables)
     }
 
+    async fn drop_tables(pool: &Pool<Sqlite>, tables: &Tables) -> Result<()> {
+        migrate::drop_tables(pool, tables).await
+    }
+
     async fn open(pool: Pool<Sqlite>, tables: &Tables, workers: usize, handlers: usize) -> Result<Self> {
         Self::open_patiently(pool, tables, workers, handlers).await
     }
@@ -297,6 +302,26 @@ impl Store for SqliteStore {
         most: u32,
     ) -> Result<Vec<EnqueuedMessage>> {
         peek::peek(self, conn, queue, after_id, most).await
+    }
+
+    async fn browse(
+        &self,
+        conn: &mut SqliteConnection,
+        queue: &Queue,
+        partition_id: i32,
+        after_seq: i64,
+        most: u32,
+    ) -> Result<Vec<OutboxMessage>> {
+        peek::browse(self, conn, queue, partition_id, after_seq, most).await
+    }
+
+    async fn unsequenced(
+        &self,
+        conn: &mut SqliteConnection,
+        queue: &Queue,
+        most: u32,
+    ) -> Result<Vec<EnqueuedMessage>> {
+        peek::unsequenced(self, conn, queue, most).await
     }
 
     async fn unsettled(&self, conn: &mut SqliteConnection, queue: &Queue) -> Result<Vec<Unsettled>> {

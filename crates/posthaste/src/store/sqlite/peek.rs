@@ -4,6 +4,7 @@ use sqlx::SqliteConnection;
 
 use super::{SqliteStore, busy::patiently, query};
 use crate::{
+    OutboxMessage,
     enqueued::EnqueuedMessage,
     store::{Queue, READER, Result, Unsettled, peeked, segments::json},
 };
@@ -19,6 +20,34 @@ pub(super) async fn peek(
     let rows = patiently!(async {
         let statement = query(&store.sql().peek).bind(&*partitions).bind(after_id).bind(most);
         Ok(statement.fetch_all(&mut *conn).await?)
+    })?;
+    peeked::peeked(&rows, queue)
+}
+
+pub(super) async fn browse(
+    store: &SqliteStore,
+    conn: &mut SqliteConnection,
+    queue: &Queue,
+    partition_id: i32,
+    after_seq: i64,
+    most: u32,
+) -> Result<Vec<OutboxMessage>> {
+    let rows = patiently!(async {
+        let statement = query(&store.sql().browse).bind(partition_id).bind(after_seq).bind(most);
+        Ok(statement.fetch_all(&mut *conn).await?)
+    })?;
+    peeked::browsed(&rows, queue)
+}
+
+pub(super) async fn unsequenced(
+    store: &SqliteStore,
+    conn: &mut SqliteConnection,
+    queue: &Queue,
+    most: u32,
+) -> Result<Vec<EnqueuedMessage>> {
+    let partitions = json(&queue.partition_ids);
+    let rows = patiently!(async {
+        Ok(query(&store.sql().unsequenced).bind(&*partitions).bind(most).fetch_all(&mut *conn).await?)
     })?;
     peeked::peeked(&rows, queue)
 }

@@ -5,6 +5,7 @@ use crate::store::{Tables, statements::statements, tables::Names};
 statements!(
     acquire,
     begin_to_write,
+    browse,
     bury,
     change_dead_letters,
     count_dead_letters,
@@ -34,6 +35,7 @@ statements!(
     suspects,
     take,
     tick,
+    unsequenced,
     unsettled,
     vacuum_links,
     vacuum_look,

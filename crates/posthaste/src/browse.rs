@@ -1,0 +1,67 @@
+//! Looking at what lies in a queue, and having it cleaned up: for operators. Nothing here takes part in delivery.
+
+use crate::{
+    EnqueuedMessage, Outbox, OutboxError, OutboxMessage, WorkerTuning,
+    limits::MAX_BROWSE_LIMIT,
+    outage::Outage,
+    queue::check_name,
+    store::{Backend, Store},
+    vacuum::{Vacuum, Waste},
+};
+
+impl<DB: Backend> Outbox<DB> {
+    /// The messages of a partition that have their place in it, behind `after_seq`, in the order of delivery: at most `limit`, and
+    /// never more than [`MAX_BROWSE_LIMIT`]. Nothing is taken or changed.
+    ///
+    /// Those that were settled are there too, until vacuum removes them, and then they are missing. What is behind the cursor, which
+    /// [`lag`](Self::lag) knows, comes next. `attempts` is 0 in all of them.
+    ///
+    /// # Errors
+    ///
+    /// If the queue is unknown or has no such partition, or what the database says.
+    pub async fn browse(
+        &self,
+        queue: &str,
+        partition: u32,
+        after_seq: i64,
+        limit: u32,
+    ) -> Result<Vec<OutboxMessage>, OutboxError> {
+        check_name(queue)?;
+        let most = limit.min(MAX_BROWSE_LIMIT);
+        self.reading(self.pool(), async |conn| {
+            let queue = self.queue(conn, queue).await?;
+            let partition_id = queue.partition_id(partition)?;
+            self.store().browse(conn, &queue, partition_id, after_seq, most).await
+        })
+        .await
+    }
+
+    /// The messages of a queue that are committed and have no place in their partitions yet, the first ones by id: at most `limit`,
+    /// and never more than [`MAX_BROWSE_LIMIT`]. Usually there are none: the sequencer is fast. Nothing is taken or changed.
+    ///
+    /// # Errors
+    ///
+    /// If the queue is unknown, or what the database says.
+    pub async fn unsequenced(&self, queue: &str, limit: u32) -> Result<Vec<EnqueuedMessage>, OutboxError> {
+        check_name(queue)?;
+        let most = limit.min(MAX_BROWSE_LIMIT);
+        self.reading(self.pool(), async |conn| {
+            let queue = self.queue(conn, queue).await?;
+            self.store().unsequenced(conn, &queue, most).await
+        })
+        .await
+    }
+
+    /// Removes what is settled, of all queues, now; returns how many messages that were. The workers' vacuum does so by itself, soon:
+    /// this is for when there are no workers, or somebody wants it done.
+    ///
+    /// # Errors
+    ///
+    /// What the database says. If another process is at the same for long, that is said too; what was removed until then is gone.
+    pub async fn vacuum(&self) -> Result<u64, OutboxError> {
+        let partitions = self.lag().await?.into_iter().map(|lag| lag.partition_id).collect();
+        let tuning = WorkerTuning::vacuum();
+        let waste = Waste::new(&tuning);
+        Vacuum::new(self.store().clone(), waste, tuning, Outage::default(), partitions).sweep().await
+    }
+}
