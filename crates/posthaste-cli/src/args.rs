@@ -169,13 +169,16 @@ pub enum Format {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Every partition is delivered by itself: its messages are shown in its order, and among the partitions the oldest message comes
+first. Those that have no place in their partition yet come last, with - for their seq. At most 16 MiB of payloads are shown.")]
 pub struct Peek {
     /// The queue
     pub queue: String,
     /// Only this partition
     #[arg(long, value_name = "N")]
     pub partition: Option<u32>,
-    /// At most so many messages
+    /// At most so many messages, of all partitions together
     #[arg(long, short = 'n', value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
     #[command(flatten)]
@@ -184,7 +187,8 @@ pub struct Peek {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It looks at the tables and disturbs nobody. What vacuum removed before it looked is shown as a gap.")]
+It looks at the tables and disturbs nobody. What vacuum removed before it looked is shown as a gap; a message that its handler
+rejected is marked. It goes on until interrupted, while the database is away too.")]
 pub struct Tail {
     /// The queue
     pub queue: String,

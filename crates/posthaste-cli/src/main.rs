@@ -60,6 +60,8 @@ async fn run(command: Command, context: &Context) -> Outcome {
     match command {
         Command::Migrate(options) => command::migrate::run(&options, context).await,
         Command::Queues => command::queues::run(context).await,
+        Command::Peek(options) => command::peek::run(&options, context).await,
+        Command::Tail(options) => command::tail::run(&options, context).await,
         Command::Enqueue(options) => command::enqueue::run(options, context).await,
         Command::DeadLetters(verb) => command::dead_letters::run(verb, context).await,
         Command::Pause(name) => command::pause::run(&name.queue, true, context).await,

@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use console::truncate_str;
 use posthaste::{DeadLetterMessage, EnqueuedMessage, OutboxMessage};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::{
     output::{moment, printable, span},
@@ -14,7 +14,7 @@ use crate::{
 /// No column of a table is wider than this, the last one apart.
 const WIDEST: usize = 40;
 
-/// A message for programs.
+/// A message, as it is serialised for programs.
 #[derive(Debug, Serialize)]
 pub struct Message<'a> {
     pub id: i64,
@@ -25,15 +25,24 @@ pub struct Message<'a> {
     pub key: Option<&'a str>,
     pub payload_type: &'a str,
     pub headers: Vec<Header<'a>>,
-    pub created_at: String,
-    #[serde(flatten)]
-    pub payload: Payload,
+    #[serde(serialize_with = "in_utc")]
+    pub created_at: SystemTime,
+    #[serde(flatten, serialize_with = "whole")]
+    pub payload: &'a [u8],
 }
 
 #[derive(Debug, Serialize)]
 pub struct Header<'a> {
     pub name: &'a str,
     pub value: &'a str,
+}
+
+fn in_utc<S: Serializer>(time: &SystemTime, to: S) -> Result<S::Ok, S::Error> {
+    moment(*time).serialize(to)
+}
+
+fn whole<S: Serializer>(payload: &&[u8], to: S) -> Result<S::Ok, S::Error> {
+    Payload::of(payload).serialize(to)
 }
 
 /// Of the message types of the library, which have the same fields, except that not every one has a seq.
@@ -50,8 +59,8 @@ macro_rules! message_of {
                     key: message.key.as_deref(),
                     payload_type: &message.payload_type,
                     headers: message.headers.iter().map(|(name, value)| Header { name, value }).collect(),
-                    created_at: moment(message.created_at),
-                    payload: Payload::of(&message.payload),
+                    created_at: message.created_at,
+                    payload: &message.payload,
                 }
             }
         }

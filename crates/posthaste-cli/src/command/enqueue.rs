@@ -27,7 +27,9 @@ pub async fn run(options: Enqueue, context: &Context) -> Outcome {
     let payload = payload(&options).await?;
     let done = on!(context.open().await?, pool => {
         let outbox = context.outbox(&pool).await?;
-        enqueue(&outbox, &pool, &options, payload).await?
+        let done = enqueue(&outbox, &pool, &options, payload).await?;
+        outbox.close().await;
+        done
     });
     let Enqueued { id, queue, partition } = &done;
     if context.out.json {

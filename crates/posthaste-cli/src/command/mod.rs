@@ -6,4 +6,6 @@ pub mod enqueue;
 pub mod man;
 pub mod migrate;
 pub mod pause;
+pub mod peek;
 pub mod queues;
+pub mod tail;

@@ -101,7 +101,10 @@ pub async fn run(verb: Verb, options: &ChangeDeadLetters, context: &Context) -> 
     on!(context.open().await?, pool => {
         let outbox = context.outbox(&pool).await?;
         let change = Change { outbox: &outbox, pool: &pool, verb, options };
-        change.run(context).await
+        let outcome = change.run(context).await;
+        // What was sent back is told of, however it ended.
+        outbox.close().await;
+        outcome
     })
 }
 
@@ -212,7 +215,8 @@ impl<DB: Backend> Change<'_, DB> {
     fn filters(&self) -> impl Iterator<Item = DeadLetterFilter> {
         let which = &self.options.which;
         let asked = which.status.map(DeadLetterStatus::from);
-        let states = self.verb.states().iter().filter(move |state| asked.is_none_or(|asked| asked == **state));
+        let states =
+            self.verb.states().iter().filter(move |state| asked.is_none_or(|asked| asked == **state));
         states.map(|state| which.scope().status(*state).into())
     }
 
@@ -234,7 +238,8 @@ impl<DB: Backend> Change<'_, DB> {
 
     /// The first of them, their ids and rows.
     async fn first(&self, limit: usize) -> Result<Vec<(i64, Vec<String>)>, OutboxError> {
-        let limit = self.options.limit.and_then(|own| usize::try_from(own).ok()).map_or(limit, |own| own.min(limit));
+        let limit =
+            self.options.limit.and_then(|own| usize::try_from(own).ok()).map_or(limit, |own| own.min(limit));
         let mut first = Vec::new();
         for mut filter in self.filters() {
             let mut left = limit;
