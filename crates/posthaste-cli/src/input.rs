@@ -29,7 +29,7 @@ pub async fn file(path: PathBuf, limit: usize) -> io::Result<Bytes> {
         let file = File::open(path)?;
         let metadata = file.metadata()?;
         // Of a device or a pipe, the length says nothing.
-        up_to(limit, file, metadata.is_file().then(|| metadata.len()))
+        up_to(limit, file, metadata.is_file().then_some(metadata.len()))
     };
     in_a_thread(read).await?
 }
