@@ -49,8 +49,16 @@ const DEFAULT_URL: &str = "sqlite:posthaste.db";
 impl Common {
     /// The database that is named, or the default.
     pub fn url(&self) -> String {
-        let named = self.database_url.clone().or_else(|| std::env::var("DATABASE_URL").ok());
-        named.unwrap_or_else(|| DEFAULT_URL.to_owned())
+        self.named_url().unwrap_or_else(|| DEFAULT_URL.to_owned())
+    }
+
+    pub fn names_a_database(&self) -> bool {
+        self.named_url().is_some()
+    }
+
+    fn named_url(&self) -> Option<String> {
+        let variable = || std::env::var("DATABASE_URL").ok().filter(|url| !url.is_empty());
+        self.database_url.clone().or_else(variable)
     }
 }
 

@@ -11,6 +11,7 @@ mod input;
 mod interrupt;
 mod message;
 mod output;
+mod overview;
 mod payload;
 mod queue;
 
@@ -47,10 +48,10 @@ async fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// These go on until somebody has seen enough, and look after that themselves.
+/// These go on until somebody has seen enough, or have something to clear away, and look after that themselves.
 const fn ends_well_when_interrupted(command: &Command) -> bool {
     match command {
-        Command::Demo(_) | Command::DemoWorker(_) | Command::Tail(_) => true,
+        Command::Bench(_) | Command::Demo(_) | Command::DemoWorker(_) | Command::Tail(_) => true,
         Command::Status(status) => status.watch.is_some(),
         _ => false,
     }
@@ -59,6 +60,7 @@ const fn ends_well_when_interrupted(command: &Command) -> bool {
 async fn run(command: Command, context: &Context) -> Outcome {
     match command {
         Command::Migrate(options) => command::migrate::run(&options, context).await,
+        Command::Status(options) => command::status::run(&options, context).await,
         Command::Queues => command::queues::run(context).await,
         Command::Peek(options) => command::peek::run(&options, context).await,
         Command::Tail(options) => command::tail::run(&options, context).await,
@@ -66,6 +68,8 @@ async fn run(command: Command, context: &Context) -> Outcome {
         Command::DeadLetters(verb) => command::dead_letters::run(verb, context).await,
         Command::Pause(name) => command::pause::run(&name.queue, true, context).await,
         Command::Resume(name) => command::pause::run(&name.queue, false, context).await,
+        Command::Vacuum => command::vacuum::run(context).await,
+        Command::Bench(options) => command::bench::run(&options, context).await,
         Command::Completions { shell } => command::completions::run(shell, context),
         Command::Man { to } => command::man::run(to.as_deref(), context),
         _ => Err(Failure::Problem("not built yet".to_owned())),

@@ -1,5 +1,6 @@
 //! The commands, a file each.
 
+pub mod bench;
 pub mod completions;
 pub mod dead_letters;
 pub mod enqueue;
@@ -8,4 +9,6 @@ pub mod migrate;
 pub mod pause;
 pub mod peek;
 pub mod queues;
+pub mod status;
 pub mod tail;
+pub mod vacuum;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use posthaste::{Backend, LeasedHandler, Outbox, OutboxBuilder, OutboxHandle, Partitions};
+use posthaste::{Backend, EnqueueMessage, LeasedHandler, Outbox, OutboxBuilder, OutboxHandle, Partitions};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, MySql, MySqlConnection, MySqlPool, PgConnection, PgPool, Pool,
     Postgres, Sqlite, SqlitePool, sqlite::SqliteConnectOptions,
@@ -152,6 +152,47 @@ impl Ground {
     pub async fn sql(&self, sql: &str) {
         let sql = AssertSqlSafe(sql.to_owned());
         on!(&self.pool, pool => { sqlx::raw_sql(sql).execute(pool).await.expect("it is done"); });
+    }
+
+    /// How many rows a table has.
+    pub async fn count(&self, table: &str) -> i64 {
+        let sql = AssertSqlSafe(format!("SELECT count(*) FROM {table}"));
+        on!(&self.pool, pool => sqlx::query_scalar(sql).fetch_one(pool).await.expect("a count"))
+    }
+
+    /// The tables there are, by name; on SQLite without its own.
+    pub async fn tables(&self) -> Vec<String> {
+        let sql = match self.server {
+            Server::Sqlite => {
+                "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+            }
+            Server::Postgres => {
+                "SELECT tablename::text FROM pg_tables WHERE schemaname = current_schema() ORDER BY tablename"
+            }
+            Server::Mariadb | Server::Mysql => {
+                "SELECT CAST(table_name AS CHAR) FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name"
+            }
+        };
+        on!(&self.pool, pool => sqlx::query_scalar(sql).fetch_all(pool).await.expect("their names"))
+    }
+
+    /// Enqueues messages into partition 0, whose payloads are their numbers from 0.
+    pub async fn enqueue(&self, queue: &str, count: u32) {
+        let messages: Vec<_> = (0..count).map(|n| EnqueueMessage::new(n.to_string())).collect();
+        on!(&self.pool, pool => {
+            let outbox = Outbox::connect(pool.clone()).await.expect("an outbox");
+            outbox.enqueue_batch(pool, queue, &messages).await.expect("they are enqueued");
+            outbox.close().await;
+        });
+    }
+
+    /// Waits until `check` is true; a failure after twenty seconds says what was expected.
+    pub fn eventually(&self, what: &str, mut check: impl FnMut() -> bool) {
+        let began = std::time::Instant::now();
+        while !check() {
+            assert!(began.elapsed().as_secs() < 20, "not within 20 s: {what}");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
     }
 
     /// Makes the tables and a queue, as a service does that starts; nobody delivers it afterwards.

@@ -6,5 +6,7 @@ mod posthaste;
 mod snapshots;
 
 mod bad_input;
+mod bench;
 mod help;
 mod queues;
+mod status;
