@@ -53,9 +53,8 @@ pub fn can_ask() -> bool {
 /// Asks on standard error. Everything but a yes is a no.
 pub async fn agrees(question: String) -> io::Result<bool> {
     let ask = move || {
-        let mut err = io::stderr().lock();
-        write!(err, "{question} [y/N] ")?;
-        err.flush()?;
+        // Not locked while it waits: others may have to say that it was interrupted.
+        write!(io::stderr(), "{question} [y/N] ")?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
         Ok(["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()))

@@ -2,11 +2,17 @@
 
 #[macro_use]
 mod ground;
+mod handlers;
 mod posthaste;
 mod snapshots;
+mod terminal;
 
 mod bad_input;
 mod bench;
+mod dead_letters;
+mod enqueue;
 mod help;
+mod peek;
 mod queues;
 mod status;
+mod tail;
