@@ -178,8 +178,9 @@ pub enum Format {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every partition is delivered by itself: its messages are shown in its order, and among the partitions the oldest message comes
-first. Those that have no place in their partition yet come last, with - for their seq. At most 16 MiB of payloads are shown.")]
+Each partition is delivered in its own order, which is kept; among the partitions, the oldest
+message comes first. Those that have no place in their partition yet come last, with - for their
+seq. It stops at 16 MiB of payloads.")]
 pub struct Peek {
     /// The queue
     pub queue: String,
@@ -195,8 +196,9 @@ pub struct Peek {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It looks at the tables and disturbs nobody. What vacuum removed before it looked is shown as a gap; a message that its handler
-rejected is marked. It goes on until interrupted, while the database is away too.")]
+It looks at the tables and disturbs nobody. What vacuum removed before it looked is shown as a gap;
+what became a dead letter is marked as rejected. It goes on until interrupted; if the database goes
+away, until it is back.")]
 pub struct Tail {
     /// The queue
     pub queue: String,
@@ -218,7 +220,8 @@ pub struct Tail {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a payload it is read from standard input. It is taken byte for byte, and may have 1 MiB. A key decides the partition.")]
+Without a payload it is read from standard input. It is taken byte for byte, up to 1 MiB. A key
+decides the partition; without one it is 0, unless --partition says otherwise.")]
 pub struct Enqueue {
     /// The queue
     pub queue: String,
@@ -317,8 +320,9 @@ pub struct ListDeadLetters {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It takes those that fit everything that is said and were there when it began, oldest first, some at a time: if it is interrupted,
-what was done stays done, and it can be run again. Those that are named by their ids are all taken, or none.")]
+It takes those that fit everything that is said and were there when it began, oldest first, a
+hundred at a time. If it is interrupted, what was done stays done, and it can be run again. Those
+that are named by their ids are all taken, or none.")]
 pub struct ChangeDeadLetters {
     #[command(flatten)]
     pub which: Which,

@@ -170,11 +170,9 @@ async fn it_ends_when_nobody_reads_it(ground: &Ground) {
 async fn it_outlives_its_connections(ground: &Ground) {
     let workers = ground.deliver("orders", Partitions::of(1), Judge::strict()).await;
     let mut following = Following::start(ground, &["--json"]);
-    ground.enqueue("orders", 1).await;
-    assert_eq!(following.json()["seq"], 1);
     end_all_sessions(ground).await;
     ground.enqueue("orders", 1).await;
-    assert_eq!(following.json()["seq"], 2);
+    assert_eq!(following.json()["seq"], 1);
     following.signal(Signal::SIGINT);
     assert_eq!(following.ends(), Some(0));
     workers.stop().await;
