@@ -72,6 +72,8 @@ pub enum Command {
     Status(Status),
     /// List the queues
     Queues,
+    /// Register a queue, so that messages can be enqueued before a process that delivers it is there
+    Register(Register),
     /// Show the next messages of a queue, without taking them
     Peek(Peek),
     /// Follow what is delivered of a queue
@@ -341,6 +343,18 @@ pub struct ChangeDeadLetters {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+A process with workers for a queue registers it by itself when it starts. The number of partitions cannot be changed afterwards: it
+must be the one that such a process asks for.")]
+pub struct Register {
+    /// The queue
+    pub queue: String,
+    /// How many partitions it has: 1, 2, 4, 8, 16, 32 or 64
+    #[arg(long, value_name = "N", value_parser = partitions)]
+    pub partitions: u32,
+}
+
+#[derive(Debug, Args)]
 pub struct QueueName {
     /// The queue
     pub queue: String,
@@ -381,7 +395,7 @@ pub enum Shell {
     Elvish,
     Fish,
     #[value(name = "powershell")]
-    PowerShell,
+    Pwsh,
     Zsh,
 }
 

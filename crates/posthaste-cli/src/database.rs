@@ -20,7 +20,7 @@ const CONNECTIONS: u32 = 4;
 pub enum Address {
     Postgres(Box<PgConnectOptions>),
     MySql(Box<MySqlConnectOptions>),
-    Sqlite(SqliteConnectOptions),
+    Sqlite(Box<SqliteConnectOptions>),
 }
 
 /// A database that has answered.
@@ -61,7 +61,7 @@ impl Address {
             Some("mysql" | "mariadb") => {
                 Ok(Self::MySql(Box::new(MySqlConnectOptions::from_str(url).map_err(unusable)?)))
             }
-            Some("sqlite") => Ok(Self::Sqlite(SqliteConnectOptions::from_str(url).map_err(unusable)?)),
+            Some("sqlite") => Ok(Self::Sqlite(Box::new(SqliteConnectOptions::from_str(url).map_err(unusable)?))),
             _ => Err(Failure::Usage(
                 "the database URL names no database that posthaste works on: it should begin with postgres://, \
                  mysql://, mariadb:// or sqlite:"
@@ -75,7 +75,8 @@ impl Address {
         match self {
             Self::Postgres(options) => Ok(Database::Postgres(pool(*options, connections, patience).await?)),
             Self::MySql(options) => Ok(Database::MySql(pool(*options, connections, patience).await?)),
-            Self::Sqlite(mut options) => {
+            Self::Sqlite(options) => {
+                let mut options = *options;
                 if create {
                     // The mode in which readers and the writer are not in each other's way.
                     options = options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal);

@@ -66,6 +66,7 @@ impl From<OutboxError> for Failure {
                 Self::Usage(format!("a payload of {size} bytes is too large: the limit is {max} bytes"))
             }
             OutboxError::PartitionOutOfRange { .. }
+            | OutboxError::PartitionCountMismatch { .. }
             | OutboxError::InvalidQueueName(_)
             | OutboxError::InvalidPayloadType(_)
             | OutboxError::InvalidKey { .. }
@@ -81,6 +82,9 @@ impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         use sqlx::Error;
         match &error {
+            Error::Configuration(why) if why.to_string().contains("RSA") => Self::Usage(
+                "the server takes no password that is not encrypted: leave ssl-mode=DISABLED out of the database URL".to_owned(),
+            ),
             Error::Configuration(why) => Self::Usage(format!("the database URL cannot be used: {why}")),
             Error::Io(_) | Error::Tls(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed => {
                 Self::OutOfReach(format!("the database is out of reach: {error}"))

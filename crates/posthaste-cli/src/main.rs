@@ -37,10 +37,10 @@ async fn main() -> ExitCode {
     say_more(common.verbose);
     let context = Context { out: Output { json: common.json }, common };
     let outcome = if ends_well_when_interrupted(&command) {
-        run(command, &context).await
+        Box::pin(run(command, &context)).await
     } else {
         tokio::select! {
-            outcome = run(command, &context) => outcome,
+            outcome = Box::pin(run(command, &context)) => outcome,
             () = interrupt::asked() => Err(Failure::Interrupted),
         }
     };
@@ -66,6 +66,7 @@ async fn run(command: Command, context: &Context) -> Outcome {
         Command::Tail(options) => command::tail::run(&options, context).await,
         Command::Enqueue(options) => command::enqueue::run(options, context).await,
         Command::DeadLetters(verb) => command::dead_letters::run(verb, context).await,
+        Command::Register(options) => command::register::run(&options, context).await,
         Command::Pause(name) => command::pause::run(&name.queue, true, context).await,
         Command::Resume(name) => command::pause::run(&name.queue, false, context).await,
         Command::Vacuum => command::vacuum::run(context).await,

@@ -240,15 +240,16 @@ impl<DB: Backend> OutboxBuilder<DB> {
         telemetry::describe();
 
         if self.migrates {
-            <DB::Store as Store>::migrate(&self.pool, &self.tables).await?;
+            Box::pin(<DB::Store as Store>::migrate(&self.pool, &self.tables)).await?;
         }
         let maintenance = self.guaranteed_maintenance + self.shared_maintenance;
         let connections = self.processors + maintenance + RECONCILER_CONNECTIONS + MONITOR_CONNECTIONS;
         let is_transactional = |queue: &QueueConfig<DB>| matches!(queue.handler, Handler::Transactional(_));
         let handlers = if self.queues.iter().any(is_transactional) { self.processors } else { 0 };
-        let store =
-            <DB::Store as Store>::open(self.pool.clone(), &self.tables, connections, handlers).await?;
-        let channel = store.probe_news_channel().await?;
+        // In boxes: what connects is large, and `start` is called where there may be little room.
+        let opening = <DB::Store as Store>::open(self.pool.clone(), &self.tables, connections, handlers);
+        let store = Box::pin(opening).await?;
+        let channel = Box::pin(store.probe_news_channel()).await?;
         store.check_suitable().await?;
 
         let mut queues = Vec::new();

@@ -11,7 +11,7 @@ use sqlx::{Connection, Pool, SqlSafeStr, Transaction, pool::PoolConnection};
 use tracing::Instrument;
 
 use crate::{
-    EnqueueMessage, OutboxBuilder, OutboxError, OutboxMessageId, PartitionLag,
+    EnqueueMessage, OutboxBuilder, OutboxError, OutboxMessageId, PartitionLag, Partitions,
     announcer::Announcer,
     limits::DEFAULT_MAX_PAYLOAD,
     message::excerpt,
@@ -306,6 +306,16 @@ impl<DB: Backend> Outbox<DB> {
         let mut queues = self.inner.queues.write().unwrap_or_else(PoisonError::into_inner);
         queues.insert(name.to_owned(), Arc::clone(&queue));
         Ok(queue)
+    }
+
+    /// Registers a queue, unless it is: for processes that enqueue before any that has workers for it was started, and registered it.
+    ///
+    /// # Errors
+    ///
+    /// If the name is not valid, or the queue is registered with another number of partitions; or what the database says.
+    pub async fn register(&self, queue: &str, partitions: Partitions) -> Result<(), OutboxError> {
+        check_name(queue)?;
+        self.inner.store.register_queue(queue, partitions).await.map(drop)
     }
 
     /// Stops the delivery of a queue, in all processes and until [`resume`](Self::resume), over restarts too. Within two seconds no

@@ -63,7 +63,7 @@ pub async fn run(options: &Bench, context: &Context) -> Outcome {
     let connections = options.producers.saturating_add(2);
     let database =
         address.open(!context.common.names_a_database(), connections, context.common.connect_timeout).await?;
-    let measured = on!(database, pool => bench(pool, options, name, context).await)?;
+    let measured = on!(database, pool => Box::pin(bench(pool, options, name, context)).await)?;
     print(&measured, context)?;
     Ok(if measured.ok { exit::DONE } else { exit::PROBLEM })
 }

@@ -13,7 +13,7 @@ pub fn run(shell: Shell, context: &Context) -> Outcome {
         Shell::Bash => made_by_the_build!("posthaste.bash"),
         Shell::Elvish => made_by_the_build!("posthaste.elv"),
         Shell::Fish => made_by_the_build!("posthaste.fish"),
-        Shell::PowerShell => made_by_the_build!("_posthaste.ps1"),
+        Shell::Pwsh => made_by_the_build!("_posthaste.ps1"),
         Shell::Zsh => made_by_the_build!("_posthaste"),
     };
     context.out.line(text.trim_end())?;

@@ -9,6 +9,7 @@ pub mod migrate;
 pub mod pause;
 pub mod peek;
 pub mod queues;
+pub mod register;
 pub mod status;
 pub mod tail;
 pub mod vacuum;

@@ -10,6 +10,7 @@ fn the_help_is_what_was_agreed_on() {
         "migrate",
         "status",
         "queues",
+        "register",
         "peek",
         "tail",
         "enqueue",

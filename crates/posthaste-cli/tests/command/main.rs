@@ -16,3 +16,4 @@ mod peek;
 mod queues;
 mod status;
 mod tail;
+mod tls;

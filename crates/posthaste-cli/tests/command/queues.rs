@@ -5,7 +5,25 @@ use serde_json::json;
 
 use crate::{ground::Ground, snapshots::assert_shape};
 
-on_every_database!(a_queue_is_listed_paused_and_resumed, the_tables_are_made_once_and_printed);
+on_every_database!(
+    a_queue_is_listed_paused_and_resumed,
+    a_queue_is_registered_once,
+    the_tables_are_made_once_and_printed
+);
+
+async fn a_queue_is_registered_once(ground: &Ground) {
+    ground.posthaste(&["migrate"]).succeeds();
+    let done = ground.posthaste(&["register", "orders", "--partitions", "4", "--json"]).json();
+    assert_eq!(done, json!({ "queue": "orders", "partitions": 4 }));
+    let again = ground.posthaste(&["register", "orders", "--partitions", "4"]).succeeds();
+    assert_eq!(again, "orders is registered, with 4 partitions\n");
+    let sentence = ground.posthaste(&["register", "orders", "--partitions", "8"]).fails(2);
+    assert_eq!(sentence, "queue \"orders\" is registered with 4 partitions, not 8: the number cannot change");
+    let sentence = ground.posthaste(&["register", "a b", "--partitions", "8"]).fails(2);
+    assert!(sentence.starts_with("\"a b\" is not a queue name"), "{sentence}");
+    assert_eq!(ground.posthaste(&["register", "mails", "--partitions", "3"]).run().code, 2);
+    assert_eq!(ground.posthaste(&["queues", "--json"]).json()["queues"].as_array().unwrap().len(), 1);
+}
 
 async fn a_queue_is_listed_paused_and_resumed(ground: &Ground) {
     ground.register("orders", Partitions::of(4)).await;

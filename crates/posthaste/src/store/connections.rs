@@ -104,10 +104,9 @@ impl<DB: sqlx::Database> Connections<DB> {
     pub(crate) async fn connect(&self) -> Result<DB::Connection, OutboxError> {
         let options = self.options();
         let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "the server does not let us in");
-        Ok(tokio::time::timeout(CONNECT_LIMIT, options.connect())
-            .await
-            .map_err(late)
-            .map_err(sqlx::Error::Io)??)
+        // In a box: with TLS it is so large that it would weigh on everything that may connect.
+        let connecting = Box::pin(async move { options.connect().await });
+        Ok(tokio::time::timeout(CONNECT_LIMIT, connecting).await.map_err(late).map_err(sqlx::Error::Io)??)
     }
 
     /// The options that the business pool has now, which may not be those it had at first.

@@ -14,7 +14,7 @@ pub(super) async fn or_panic<T>(
     caller: &'static Location<'static>,
     asked: impl Future<Output = Result<T, String>>,
 ) -> T {
-    asked.await.unwrap_or_else(|text| panic!("{caller}: {text}"))
+    Box::pin(asked).await.unwrap_or_else(|text| panic!("{caller}: {text}"))
 }
 
 /// A message in a line.

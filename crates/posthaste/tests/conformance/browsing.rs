@@ -16,6 +16,7 @@ cases! {
         what_vacuum_removed_is_missing,
         vacuum_can_be_asked_for_without_workers,
         a_queue_or_partition_that_is_not_there_cannot_be_browsed,
+        a_queue_can_be_registered_before_there_are_workers,
         the_tables_can_be_removed;
 }
 
@@ -188,6 +189,25 @@ async fn a_queue_or_partition_that_is_not_there_cannot_be_browsed<S: Server>() {
     let out = outbox.browse("q", 2, 0, 1).await.unwrap_err();
     assert!(matches!(out, OutboxError::PartitionOutOfRange { partition: 2, max: 1, .. }));
     assert!(matches!(outbox.browse("a b", 0, 0, 1).await, Err(OutboxError::InvalidQueueName(_))));
+    db.remove().await;
+}
+
+async fn a_queue_can_be_registered_before_there_are_workers<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    posthaste::migrate(&db.pool).await.unwrap();
+    let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
+    for _ in 0..2 {
+        outbox.register("q", Partitions::of(4)).await.unwrap();
+    }
+    let other = outbox.register("q", Partitions::of(8)).await.unwrap_err();
+    assert!(matches!(other, OutboxError::PartitionCountMismatch { expected: 8, found: 4, .. }), "{other}");
+    assert!(matches!(outbox.register("a b", Partitions::of(1)).await, Err(OutboxError::InvalidQueueName(_))));
+    outbox.enqueue(&db.pool, "q", EnqueueMessage::new("early").partition(3)).await.unwrap();
+    let handle = builder(&db).queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
+    memory.has(1).await;
+    assert_eq!(memory.payloads(), ["early"]);
+    handle.stop().await;
+    assert_consistent(&db.pool).await;
     db.remove().await;
 }
 
