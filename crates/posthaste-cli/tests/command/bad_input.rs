@@ -78,10 +78,11 @@ async fn tables_of_a_later_version(ground: &Ground) {
     }
 }
 
-/// The same server, as somebody else.
+/// The same server, as somebody else. Without its parameters: MySQL takes no password over a connection for which they say no TLS.
 fn as_user(url: &str, user: &str, password: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap();
     let server = rest.split_once('@').map_or(rest, |(_, server)| server);
+    let server = server.split_once('?').map_or(server, |(server, _)| server);
     format!("{scheme}://{user}:{password}@{server}")
 }
 
