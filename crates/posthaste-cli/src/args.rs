@@ -309,6 +309,7 @@ pub enum LetterStatus {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "With --json the payloads are there too, and a page ends at 16 MiB.")]
 pub struct ListDeadLetters {
     #[command(flatten)]
     pub which: Which,

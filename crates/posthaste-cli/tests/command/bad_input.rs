@@ -95,9 +95,14 @@ async fn is_kept_out(ground: &Ground, user: &str) {
     }
 }
 
+/// A name for a user that nobody has, not even a test that failed.
+fn new_name() -> String {
+    format!("cli_{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos())
+}
+
 async fn a_wrong_password_on(server: Server) {
     let ground = Ground::fresh(server).await;
-    let user = format!("cli_{}", std::process::id());
+    let user = new_name();
     ground.sql(&format!("CREATE USER {user} IDENTIFIED BY 'right'")).await;
     is_kept_out(&ground, &user).await;
     ground.sql(&format!("DROP USER {user}")).await;
@@ -118,7 +123,7 @@ async fn a_wrong_password_on_mariadb() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_may_not_log_in_on_postgres() {
     let ground = Ground::fresh(Server::Postgres).await;
-    let role = format!("cli_{}", std::process::id());
+    let role = new_name();
     ground.sql(&format!("CREATE ROLE {role} NOLOGIN")).await;
     is_kept_out(&ground, &role).await;
     ground.sql(&format!("DROP ROLE {role}")).await;

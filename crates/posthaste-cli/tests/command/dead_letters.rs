@@ -16,6 +16,7 @@ on_every_database!(
     what_is_discarded_is_cleaned_up,
     what_is_rejected_again_at_once_is_not_redelivered_again,
     many_are_dealt_with_page_by_page,
+    two_at_once_never_send_the_same_back,
     named_ones_are_all_taken_or_none,
     what_makes_no_sense_is_refused,
     people_are_asked_before_anything_is_thrown_away,
@@ -211,6 +212,20 @@ async fn many_are_dealt_with_page_by_page(ground: &Ground) {
     let said = ground.posthaste(&["dead-letters", "cleanup", "--all", "--yes"]).succeeds();
     assert_eq!(said, "deleted 250 dead letters\n");
     assert_eq!(ground.count("posthaste_dead_letter").await, 0);
+}
+
+async fn two_at_once_never_send_the_same_back(ground: &Ground) {
+    ground.reject("orders", 250).await;
+    let redeliver = ["dead-letters", "redeliver", "--all", "--json"];
+    let both = [(); 2].map(|()| ground.posthaste(&redeliver).start());
+    let changed = both.map(|child| {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let done: Value = serde_json::from_slice(&output.stdout).unwrap();
+        done["changed"].as_u64().unwrap()
+    });
+    assert_eq!(changed.iter().sum::<u64>(), 250, "{changed:?}");
+    assert_eq!((ground.letters(&["--status", "resolved"]), ground.letters(&[])), (250, 250));
 }
 
 async fn named_ones_are_all_taken_or_none(ground: &Ground) {

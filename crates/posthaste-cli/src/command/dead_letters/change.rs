@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use indicatif::ProgressBar;
 use posthaste::{
     Backend, DEFAULT_DEAD_LETTER_LIMIT, DeadLetterFilter, DeadLetterMessage, DeadLetterStatus, Outbox,
     OutboxError,
@@ -12,7 +11,9 @@ use sqlx::Pool;
 
 use super::{
     letter::{letters, row},
+    progress::Progress,
     redeliver::{Redelivery, Sent},
+    verb::{Verb, count},
 };
 use crate::{
     Context,
@@ -29,50 +30,6 @@ const PAGE: u32 = DEFAULT_DEAD_LETTER_LIMIT;
 const SHOWN: usize = 10;
 /// So many ids are told to programs.
 const TOLD: usize = 1000;
-
-/// What becomes of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verb {
-    Redeliver,
-    Discard,
-    Cleanup,
-}
-
-impl Verb {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Redeliver => "redeliver",
-            Self::Discard => "discard",
-            Self::Cleanup => "cleanup",
-        }
-    }
-
-    /// As it is said to people, and when it is done.
-    const fn words(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Redeliver => ("redeliver", "redelivered"),
-            Self::Discard => ("discard", "discarded"),
-            Self::Cleanup => ("delete", "deleted"),
-        }
-    }
-
-    /// In which state it can be done.
-    const fn states(self) -> &'static [DeadLetterStatus] {
-        match self {
-            Self::Redeliver | Self::Discard => &[DeadLetterStatus::Pending],
-            Self::Cleanup => &[DeadLetterStatus::Resolved, DeadLetterStatus::Discarded],
-        }
-    }
-
-    fn expected(self) -> String {
-        self.states().iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
-    }
-
-    /// What cannot be taken back is asked for.
-    fn asks(self) -> bool {
-        self != Self::Redeliver
-    }
-}
 
 /// What was done, for programs.
 #[derive(Debug, Serialize)]
@@ -260,7 +217,7 @@ impl<DB: Backend> Change<'_, DB> {
     /// about those. How many, and the first that were sent back.
     async fn do_it(&self, matched: u64) -> Result<(u64, Vec<Sent>), OutboxError> {
         let (scope, mut redelivery) = (self.options.which.scope(), Redelivery::default());
-        let mut progress = Progress::new(self.verb.words().1, matched);
+        let mut progress = Progress::new(self.verb.words().1, matched, PAGE);
         let mut told = Vec::new();
         while progress.done < matched {
             let limit = u32::try_from(matched - progress.done).unwrap_or(PAGE).min(PAGE);
@@ -282,43 +239,4 @@ impl<DB: Backend> Change<'_, DB> {
         }
         Ok((progress.end(), told))
     }
-}
-
-/// How far it is: a bar on a terminal if it takes more than one page, and a sentence if it does not come to its end.
-struct Progress {
-    bar: ProgressBar,
-    verb: &'static str,
-    done: u64,
-    of: u64,
-}
-
-impl Progress {
-    fn new(verb: &'static str, of: u64) -> Self {
-        let bar = if of > u64::from(PAGE) { ProgressBar::new(of) } else { ProgressBar::hidden() };
-        Self { bar, verb, done: 0, of }
-    }
-
-    fn add(&mut self, done: u64) {
-        self.done += done;
-        self.bar.inc(done);
-    }
-
-    fn end(mut self) -> u64 {
-        self.of = 0;
-        self.done
-    }
-}
-
-/// Interrupted or failed: what was done stays done.
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.bar.finish_and_clear();
-        if self.of > 0 && self.done > 0 {
-            eprintln!("{} {} of {}, then it ended", self.verb, self.done, count(self.of));
-        }
-    }
-}
-
-fn count(letters: u64) -> String {
-    if letters == 1 { "1 dead letter".to_owned() } else { format!("{letters} dead letters") }
 }

@@ -3,11 +3,13 @@
 mod change;
 mod letter;
 mod list;
+mod progress;
 mod redeliver;
 mod show;
+mod verb;
 mod which;
 
-use self::change::Verb;
+use self::verb::Verb;
 use crate::{Context, args::DeadLetters, failure::Outcome};
 
 pub async fn run(verb: DeadLetters, context: &Context) -> Outcome {
