@@ -362,7 +362,9 @@ pub struct QueueName {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "The exit code is 1 if anything is found.")]
+#[command(after_help = "\
+It changes nothing, reads no messages, and waits for nobody's locks; what it may not see is said.
+The exit code is 1 if there is a warning or a problem; a notice does not count.")]
 pub struct Doctor {
     /// Transactions that are open for longer than this are a finding
     #[arg(long, value_name = "DURATION", default_value = "5min", value_parser = duration)]

@@ -71,6 +71,7 @@ async fn run(command: Command, context: &Context) -> Outcome {
         Command::Resume(name) => command::pause::run(&name.queue, false, context).await,
         Command::Vacuum => command::vacuum::run(context).await,
         Command::Bench(options) => command::bench::run(&options, context).await,
+        Command::Doctor(options) => command::doctor::run(&options, context).await,
         Command::Completions { shell } => command::completions::run(shell, context),
         Command::Man { to } => command::man::run(to.as_deref(), context),
         _ => Err(Failure::Problem("not built yet".to_owned())),

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod completions;
 pub mod dead_letters;
+pub mod doctor;
 pub mod enqueue;
 pub mod man;
 pub mod migrate;

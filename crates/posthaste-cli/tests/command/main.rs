@@ -10,6 +10,7 @@ mod terminal;
 mod bad_input;
 mod bench;
 mod dead_letters;
+mod doctor;
 mod enqueue;
 mod help;
 mod peek;

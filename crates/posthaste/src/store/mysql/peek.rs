@@ -29,7 +29,7 @@ pub(super) async fn browse(
     most: u32,
 ) -> Result<Vec<OutboxMessage>> {
     let statement = query(&store.sql().browse).bind(after_seq).bind(partition_id).bind(after_seq);
-    let statement = statement.bind(partition_id).bind(size(most)).bind(size(most)).bind(size(most));
+    let statement = statement.bind(size(most)).bind(size(most)).bind(size(most));
     peeked::browsed(&statement.fetch_all(conn).await?, queue)
 }
 
