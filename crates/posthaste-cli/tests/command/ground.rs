@@ -239,9 +239,9 @@ pub enum Delivering {
 impl Delivering {
     pub async fn stop(self) {
         match self {
-            Self::Postgres(handle) => drop(handle.stop().await),
-            Self::MySql(handle) => drop(handle.stop().await),
-            Self::Sqlite(handle) => drop(handle.stop().await),
+            Self::Postgres(handle) => handle.stop().await,
+            Self::MySql(handle) => handle.stop().await,
+            Self::Sqlite(handle) => handle.stop().await,
         }
     }
 }
