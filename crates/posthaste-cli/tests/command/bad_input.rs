@@ -86,7 +86,7 @@ fn as_user(url: &str, user: &str, password: &str) -> String {
     format!("{scheme}://{user}:{password}@{server}")
 }
 
-async fn is_kept_out(ground: &Ground, user: &str) {
+fn is_kept_out(ground: &Ground, user: &str) {
     let url = as_user(&ground.url, user, "tiger");
     for command in [&["queues"][..], &["tail", "orders"], &["enqueue", "orders", "x"], &["migrate"]] {
         let sentence = ground.posthaste(command).env("DATABASE_URL", &url).fails(3);
@@ -104,7 +104,7 @@ async fn a_wrong_password_on(server: Server) {
     let ground = Ground::fresh(server).await;
     let user = new_name();
     ground.sql(&format!("CREATE USER {user} IDENTIFIED BY 'right'")).await;
-    is_kept_out(&ground, &user).await;
+    is_kept_out(&ground, &user);
     ground.sql(&format!("DROP USER {user}")).await;
     ground.remove().await;
 }
@@ -125,8 +125,8 @@ async fn a_role_that_may_not_log_in_on_postgres() {
     let ground = Ground::fresh(Server::Postgres).await;
     let role = new_name();
     ground.sql(&format!("CREATE ROLE {role} NOLOGIN")).await;
-    is_kept_out(&ground, &role).await;
+    is_kept_out(&ground, &role);
     ground.sql(&format!("DROP ROLE {role}")).await;
-    is_kept_out(&ground, &role).await;
+    is_kept_out(&ground, &role);
     ground.remove().await;
 }

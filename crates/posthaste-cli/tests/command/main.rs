@@ -1,5 +1,7 @@
 //! The command, driven as a person or a script drives it: real processes, on real databases.
 
+#![expect(clippy::unwrap_used, reason = "in a test, a panic is a failure")]
+
 #[macro_use]
 mod ground;
 mod handlers;
