@@ -52,6 +52,11 @@ impl Posthaste {
         child
     }
 
+    /// For tests that start it in their own way.
+    pub fn into_command(self) -> Command {
+        self.command
+    }
+
     /// Runs it to its end.
     pub fn run(self) -> Ran {
         let output = self.start().wait_with_output().expect("it ends");
