@@ -1,7 +1,7 @@
 //! The command line: every command, every option, and what the help says of them. It needs nothing but clap, so that the build
 //! can make man pages and shell completions of it.
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -179,13 +179,17 @@ pub enum Format {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Each partition is delivered in its own order, which is kept; among the partitions, the oldest
+message comes first. Those that have no place in their partition yet come last, with - for their
+seq. It stops at 16 MiB of payloads.")]
 pub struct Peek {
     /// The queue
     pub queue: String,
     /// Only this partition
     #[arg(long, value_name = "N")]
     pub partition: Option<u32>,
-    /// At most so many messages
+    /// At most so many messages, of all partitions together
     #[arg(long, short = 'n', value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
     #[command(flatten)]
@@ -194,7 +198,9 @@ pub struct Peek {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-It looks at the tables and disturbs nobody. What vacuum removed before it looked is shown as a gap.")]
+It looks at the tables and disturbs nobody. What vacuum removed before it looked is shown as a gap;
+what became a dead letter is marked as rejected. It goes on until interrupted; if the database goes
+away, until it is back.")]
 pub struct Tail {
     /// The queue
     pub queue: String,
@@ -216,14 +222,15 @@ pub struct Tail {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without a payload it is read from standard input. A key decides the partition.")]
+Without a payload it is read from standard input. It is taken byte for byte, up to 1 MiB. A key
+decides the partition; without one it is 0, unless --partition says otherwise.")]
 pub struct Enqueue {
     /// The queue
     pub queue: String,
     /// The payload; - for standard input
     #[arg(conflicts_with = "file")]
-    pub payload: Option<String>,
-    /// Read the payload from this file
+    pub payload: Option<OsString>,
+    /// Read the payload from this file; - for standard input
     #[arg(long, value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Messages with the same key are delivered in order
@@ -248,14 +255,15 @@ pub enum DeadLetters {
     Show {
         /// Its id
         id: i64,
-        #[command(flatten)]
-        shown: Shown,
+        /// Payload as text, as JSON, as hexadecimal digits, or as what it looks like
+        #[arg(long, value_enum, default_value_t = Format::Auto)]
+        format: Format,
     },
-    /// Put them back into their queues
+    /// Put pending ones back, at the end of their queues, as new messages
     Redeliver(ChangeDeadLetters),
-    /// Decide that nothing more becomes of them
+    /// Decide that nothing more becomes of pending ones
     Discard(ChangeDeadLetters),
-    /// Delete those that are resolved or discarded
+    /// Delete those that are resolved or discarded, for good
     Cleanup(ChangeDeadLetters),
 }
 
@@ -301,6 +309,7 @@ pub enum LetterStatus {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "With --json the payloads are there too, and a page ends at 16 MiB.")]
 pub struct ListDeadLetters {
     #[command(flatten)]
     pub which: Which,
@@ -313,6 +322,10 @@ pub struct ListDeadLetters {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "\
+It takes those that fit everything that is said and were there when it began, oldest first, a
+hundred at a time. If it is interrupted, what was done stays done, and it can be run again. Those
+that are named by their ids are all taken, or none.")]
 pub struct ChangeDeadLetters {
     #[command(flatten)]
     pub which: Which,
@@ -320,12 +333,12 @@ pub struct ChangeDeadLetters {
     #[arg(long)]
     pub all: bool,
     /// At most so many, oldest first
-    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short = 'n', value_name = "N", conflicts_with = "ids", value_parser = clap::value_parser!(u64).range(1..))]
     pub limit: Option<u64>,
     /// Only say which it would be
     #[arg(long)]
     pub dry_run: bool,
-    /// Do not ask
+    /// Do not ask, as it does before it discards or deletes
     #[arg(long, short)]
     pub yes: bool,
 }

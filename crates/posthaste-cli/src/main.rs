@@ -7,10 +7,13 @@ mod command;
 mod database;
 mod exit;
 mod failure;
+mod input;
 mod interrupt;
+mod message;
 mod output;
 mod overview;
 mod payload;
+mod queue;
 
 use std::process::ExitCode;
 
@@ -61,6 +64,10 @@ async fn run(command: Command, context: &Context) -> Outcome {
         Command::Migrate(options) => command::migrate::run(&options, context).await,
         Command::Status(options) => command::status::run(&options, context).await,
         Command::Queues => command::queues::run(context).await,
+        Command::Peek(options) => command::peek::run(&options, context).await,
+        Command::Tail(options) => command::tail::run(&options, context).await,
+        Command::Enqueue(options) => command::enqueue::run(options, context).await,
+        Command::DeadLetters(verb) => command::dead_letters::run(verb, context).await,
         Command::Register(options) => command::register::run(&options, context).await,
         Command::Pause(name) => command::pause::run(&name.queue, true, context).await,
         Command::Resume(name) => command::pause::run(&name.queue, false, context).await,
@@ -69,7 +76,6 @@ async fn run(command: Command, context: &Context) -> Outcome {
         Command::Doctor(options) => command::doctor::run(&options, context).await,
         Command::Completions { shell } => command::completions::run(shell, context),
         Command::Man { to } => command::man::run(to.as_deref(), context),
-        _ => Err(Failure::Problem("not built yet".to_owned())),
     }
 }
 

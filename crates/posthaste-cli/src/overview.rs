@@ -50,7 +50,9 @@ pub struct Partition {
 pub enum State {
     /// Nothing waits.
     Idle,
-    /// Something waits, and there is no reason to worry.
+    /// Something waits, not for long or not in vain.
+    Waiting,
+    /// Somebody is at it.
     Working,
     Paused,
     /// Something has waited for long, and nothing moves.
@@ -98,7 +100,8 @@ impl Observer {
         let state = match (&reason, lag.oldest) {
             _ if lag.is_paused => State::Paused,
             (Some(_), _) => State::Stalled,
-            (None, Some(_)) => State::Working,
+            (None, _) if lag.owner.is_some() => State::Working,
+            (None, Some(_)) => State::Waiting,
             (None, None) => State::Idle,
         };
         Partition {
@@ -121,7 +124,7 @@ impl Observer {
         let limit = millis(SUSPICIOUS);
         let partitions = queues.iter().flat_map(|queue| &queue.partitions);
         partitions
-            .filter(|partition| partition.state == State::Working)
+            .filter(|partition| matches!(partition.state, State::Waiting | State::Working))
             .any(|partition| partition.oldest_ms.is_some_and(|age| age >= limit))
     }
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use serde::Serialize;
+use serde_json::value::RawValue;
 
 use crate::{
     args::{Format, Shown},
@@ -15,18 +16,43 @@ use crate::{
 pub struct Payload {
     /// How `payload` is to be read: `json`, `text` or `base64`.
     pub encoding: &'static str,
-    pub payload: serde_json::Value,
+    /// As it is to be printed: to read JSON and write it again would change large numbers, and the order of fields.
+    pub payload: Box<RawValue>,
 }
 
 impl Payload {
     pub fn of(bytes: &[u8]) -> Self {
-        match (serde_json::from_slice::<serde_json::Value>(bytes), std::str::from_utf8(bytes)) {
-            // A mere number or word is a text, as somebody wrote it.
-            (Ok(json), _) if json.is_object() || json.is_array() => Self { encoding: "json", payload: json },
-            (_, Ok(text)) => Self { encoding: "text", payload: text.into() },
-            _ => Self { encoding: "base64", payload: STANDARD.encode(bytes).into() },
+        let text = std::str::from_utf8(bytes);
+        // A mere number or word is a text, as somebody wrote it.
+        let is_json = bytes.trim_ascii_start().first().is_some_and(|first| matches!(first, b'{' | b'['));
+        let json = text
+            .ok()
+            .filter(|_| is_json)
+            .and_then(one_line)
+            .and_then(|json| RawValue::from_string(json).ok());
+        match (json, text) {
+            (Some(payload), _) => Self { encoding: "json", payload },
+            (None, Ok(text)) => Self { encoding: "text", payload: quoted(text) },
+            (None, Err(_)) => Self { encoding: "base64", payload: quoted(&STANDARD.encode(bytes)) },
         }
     }
+}
+
+fn quoted(text: &str) -> Box<RawValue> {
+    serde_json::value::to_raw_value(text).unwrap_or_default()
+}
+
+/// JSON without the room between its parts, and otherwise as it is; none if it is not JSON.
+fn one_line(json: &str) -> Option<String> {
+    serde_json::from_str::<&RawValue>(json).ok()?;
+    let (mut is_text, mut is_escaped) = (false, false);
+    let keep = |c: &char| {
+        let keeps = is_text || !c.is_ascii_whitespace();
+        is_text ^= *c == '"' && !is_escaped;
+        is_escaped = is_text && *c == '\\' && !is_escaped;
+        keeps
+    };
+    Some(json.chars().filter(keep).collect())
 }
 
 /// A payload for people, in one line.
@@ -42,8 +68,7 @@ pub fn shown(bytes: &[u8], shown: &Shown) -> String {
 }
 
 fn json(bytes: &[u8], cut: usize) -> Option<String> {
-    let value: serde_json::Value = serde_json::from_slice(bytes).ok()?;
-    let line = value.to_string();
+    let line = one_line(std::str::from_utf8(bytes).ok()?)?;
     Some(text(&line.as_bytes()[..cut.min(line.len())]))
 }
 
@@ -90,6 +115,18 @@ mod tests {
     fn a_payload_is_cut_at_a_characters_end() {
         assert_eq!(show("ääää".as_bytes(), Format::Auto, 5), "ää… (8 bytes)");
         assert_eq!(show(b"123456", Format::Hex, 2), "3132… (6 bytes)");
+    }
+
+    #[test]
+    fn json_stays_as_it_was_written() {
+        let printed = |json: &str| serde_json::to_string(&Payload::of(json.as_bytes())).unwrap();
+        let text = "{ \"b\":\t123456789012345678901234567890,\r\n \"a \\\\\\\" b\": [ 1.0 , \"\\u0041 \" ] }";
+        assert_eq!(
+            printed(text),
+            r#"{"encoding":"json","payload":{"b":123456789012345678901234567890,"a \\\" b":[1.0,"\u0041 "]}}"#
+        );
+        assert_eq!(printed("{"), r#"{"encoding":"text","payload":"{"}"#);
+        assert_eq!(printed("[1]["), r#"{"encoding":"text","payload":"[1]["}"#);
     }
 
     #[test]

@@ -45,10 +45,10 @@ pub fn table(queues: &[Queue]) -> String {
             queue.depth.to_string(),
             age(queue.oldest_ms),
             queue.dead_letters.to_string(),
-            if queue.is_paused { "paused" } else { "delivering" }.to_owned(),
+            if queue.is_paused { "yes" } else { "no" }.to_owned(),
         ]
     });
-    let header = ["QUEUE", "PARTITIONS", "DEPTH", "OLDEST", "DEAD LETTERS", "STATE"];
+    let header = ["QUEUE", "PARTITIONS", "DEPTH", "OLDEST", "DEAD LETTERS", "PAUSED"];
     crate::output::table(&header, &rows.collect::<Vec<_>>())
 }
 

@@ -148,6 +148,7 @@ fn text(queues: &[Queue], address: &str) -> String {
 fn row(queue: &Queue, partition: &Partition) -> Vec<String> {
     let state = match partition.state {
         State::Idle => style("idle").dim(),
+        State::Waiting => style("waiting").cyan(),
         State::Working => style("working").green(),
         State::Paused => style("paused").yellow(),
         State::Stalled => style("stalled").red(),

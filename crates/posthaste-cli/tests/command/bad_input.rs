@@ -54,7 +54,7 @@ fn somebody_there_who_does_not_answer() {
     }
 }
 
-on_every_database!(a_database_that_is_not_there);
+on_every_database!(a_database_that_is_not_there, tables_of_a_later_version);
 
 async fn a_database_that_is_not_there(ground: &Ground) {
     let url = ground.url.replace("posthaste_cli_", "nothing_").replace("test.db", "nothing.db");
@@ -65,4 +65,76 @@ async fn a_database_that_is_not_there(ground: &Ground) {
         "the database does not let us in"
     };
     assert!(sentence.starts_with(expected), "{sentence}");
+}
+
+async fn tables_of_a_later_version(ground: &Ground) {
+    ground.posthaste(&["migrate"]).succeeds();
+    ground.sql("UPDATE posthaste_meta SET schema_version = 900, least_library = 800").await;
+    for command in [
+        &["queues"][..],
+        &["peek", "orders"],
+        &["tail", "orders"],
+        &["enqueue", "orders", "x"],
+        &["dead-letters", "list"],
+        &["dead-letters", "redeliver", "--all"],
+        &["migrate"],
+    ] {
+        let sentence = ground.posthaste(command).fails(1);
+        let expected =
+            "the outbox's tables have version 900, which needs a posthaste for version 800 or later";
+        assert!(sentence.starts_with(expected), "{command:?}: {sentence}");
+    }
+}
+
+/// The same server, as somebody else. Without its parameters: MySQL takes no password over a connection for which they say no TLS.
+fn as_user(url: &str, user: &str, password: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap();
+    let server = rest.split_once('@').map_or(rest, |(_, server)| server);
+    let server = server.split_once('?').map_or(server, |(server, _)| server);
+    format!("{scheme}://{user}:{password}@{server}")
+}
+
+fn is_kept_out(ground: &Ground, user: &str) {
+    let url = as_user(&ground.url, user, "tiger");
+    for command in [&["queues"][..], &["tail", "orders"], &["enqueue", "orders", "x"], &["migrate"]] {
+        let sentence = ground.posthaste(command).env("DATABASE_URL", &url).fails(3);
+        assert!(sentence.starts_with("the database does not let us in: "), "{sentence}");
+        assert!(!sentence.contains("tiger"), "{sentence}");
+    }
+}
+
+/// A name for a user that nobody has, not even a test that failed.
+fn new_name() -> String {
+    format!("cli_{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos())
+}
+
+async fn a_wrong_password_on(server: Server) {
+    let ground = Ground::fresh(server).await;
+    let user = new_name();
+    ground.sql(&format!("CREATE USER {user} IDENTIFIED BY 'right'")).await;
+    is_kept_out(&ground, &user);
+    ground.sql(&format!("DROP USER {user}")).await;
+    ground.remove().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_on_mysql() {
+    a_wrong_password_on(Server::Mysql).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_on_mariadb() {
+    a_wrong_password_on(Server::Mariadb).await;
+}
+
+/// A server may be set up to ask nobody for a password; a role that cannot log in is kept out all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_that_may_not_log_in_on_postgres() {
+    let ground = Ground::fresh(Server::Postgres).await;
+    let role = new_name();
+    ground.sql(&format!("CREATE ROLE {role} NOLOGIN")).await;
+    is_kept_out(&ground, &role);
+    ground.sql(&format!("DROP ROLE {role}")).await;
+    is_kept_out(&ground, &role);
+    ground.remove().await;
 }

@@ -15,8 +15,8 @@ use nix::{
 use crate::{
     ground::{Ground, Server},
     posthaste::{Posthaste, Ran},
+    screen::OnScreen,
     snapshots::assert_shape,
-    terminal::Terminal,
 };
 
 on_every_database!(
@@ -372,7 +372,7 @@ fn shows_bars(text: &str) -> bool {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminal_shows_numbers_bars_and_the_verdict() {
     let ground = sqlite().await;
-    let terminal = Terminal::start(own_demo(&ground, &["--seconds", "3"]), 80, 24);
+    let terminal = OnScreen::start(own_demo(&ground, &["--seconds", "3"]), 80, 24);
     let running = terminal.see("bars that grow", |text| text.contains(" of 3.0s") && shows_bars(text));
     let (rows, text) = (rows(&running), text(&running));
     assert_eq!(rows[0], "posthaste demo on an SQLite file of its own", "{text}");
@@ -409,7 +409,7 @@ fn text(screen: &vt100::Screen) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_narrow_terminal_is_not_garbled() {
     let ground = sqlite().await;
-    let terminal = Terminal::start(own_demo(&ground, &["--seconds", "2"]), 34, 44);
+    let terminal = OnScreen::start(own_demo(&ground, &["--seconds", "2"]), 34, 44);
     let running = terminal.see("bars that grow", |text| text.contains(" of 2.0s") && shows_bars(text));
     let (code, ended) = terminal.end();
     assert_eq!(code, 0, "{}", text(&ended));

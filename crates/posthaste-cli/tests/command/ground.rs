@@ -178,7 +178,12 @@ impl Ground {
 
     /// Enqueues messages into partition 0, whose payloads are their numbers from 0.
     pub async fn enqueue(&self, queue: &str, count: u32) {
-        let messages: Vec<_> = (0..count).map(|n| EnqueueMessage::new(n.to_string())).collect();
+        self.enqueue_all(queue, (0..count).map(|n| n.to_string())).await;
+    }
+
+    /// Enqueues messages with these payloads into partition 0.
+    pub async fn enqueue_all(&self, queue: &str, payloads: impl Iterator<Item = String>) {
+        let messages: Vec<_> = payloads.map(EnqueueMessage::new).collect();
         on!(&self.pool, pool => {
             let outbox = Outbox::connect(pool.clone()).await.expect("an outbox");
             outbox.enqueue_batch(pool, queue, &messages).await.expect("they are enqueued");
@@ -234,9 +239,9 @@ pub enum Delivering {
 impl Delivering {
     pub async fn stop(self) {
         match self {
-            Self::Postgres(handle) => drop(handle.stop().await),
-            Self::MySql(handle) => drop(handle.stop().await),
-            Self::Sqlite(handle) => drop(handle.stop().await),
+            Self::Postgres(handle) => handle.stop().await,
+            Self::MySql(handle) => handle.stop().await,
+            Self::Sqlite(handle) => handle.stop().await,
         }
     }
 }

@@ -52,7 +52,7 @@ impl Posthaste {
         child
     }
 
-    /// What to run, for tests that give it a terminal.
+    /// For tests that start it in their own way.
     pub fn into_command(self) -> Command {
         self.command
     }

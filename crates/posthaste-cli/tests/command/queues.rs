@@ -37,7 +37,7 @@ async fn a_queue_is_listed_paused_and_resumed(ground: &Ground) {
     let table = ground.posthaste(&["queues"]).succeeds();
     assert_eq!(
         table,
-        "QUEUE   PARTITIONS  DEPTH  OLDEST  DEAD LETTERS  STATE\norders           4      0       -             0  paused\n"
+        "QUEUE   PARTITIONS  DEPTH  OLDEST  DEAD LETTERS  PAUSED\norders           4      0       -             0  yes\n"
     );
     ground.posthaste(&["resume", "orders"]).succeeds();
     assert_eq!(ground.posthaste(&["queues", "--json"]).json()["queues"][0]["is_paused"], false);

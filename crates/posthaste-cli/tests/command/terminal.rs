@@ -1,71 +1,59 @@
-//! A pseudo-terminal, and what a person sees on it.
+//! A process on a terminal of its own.
 
 use std::{
     fs::File,
-    io::Read,
+    io::{Read, Write},
     process::{Child, Stdio},
-    sync::{Arc, Mutex},
-    thread::JoinHandle,
-    time::{Duration, Instant},
 };
 
-use nix::pty::{OpenptyResult, Winsize, openpty};
-use vt100::Parser;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::posthaste::Posthaste;
 
-/// How long something may take to be seen.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// A command that runs on a terminal of its own.
-pub struct Terminal {
+pub struct OnTerminal {
     child: Child,
-    screen: Arc<Mutex<Parser>>,
-    reader: JoinHandle<()>,
+    terminal: File,
+    /// What it has shown.
+    pub shown: String,
 }
 
-impl Terminal {
-    /// Starts a command on a terminal of this size.
-    pub fn start(posthaste: Posthaste, columns: u16, rows: u16) -> Self {
-        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        let OpenptyResult { master, slave } = openpty(&size, None).expect("a terminal");
-        let mut command = posthaste.into_command();
-        command.env("TERM", "xterm-256color").env_remove("NO_COLOR");
-        let end = || Stdio::from(slave.try_clone().expect("a handle"));
-        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().expect("the command starts");
-        drop((command, slave));
-        let screen = Arc::new(Mutex::new(Parser::new(rows, columns, 0)));
-        let seen = Arc::clone(&screen);
-        let reader = std::thread::spawn(move || {
-            let (mut master, mut buffer) = (File::from(master), [0; 4096]);
-            // It fails once nobody has the other end any more.
-            while let Ok(read @ 1..) = master.read(&mut buffer) {
-                seen.lock().expect("nobody panicked").process(&buffer[..read]);
-            }
-        });
-        Self { child, screen, reader }
+impl OnTerminal {
+    pub fn start(command: Posthaste) -> Self {
+        let pair = nix::pty::openpty(None, None).expect("a terminal");
+        let side = || Stdio::from(pair.slave.try_clone().expect("its other side"));
+        let mut command = command.into_command();
+        let child = command.stdin(side()).stdout(side()).stderr(side()).spawn().expect("the command starts");
+        Self { child, terminal: File::from(pair.master), shown: String::new() }
     }
 
-    /// What is on the screen when it is as `expected`.
-    pub fn see(&self, what: &str, expected: impl Fn(&str) -> bool) -> vt100::Screen {
-        let began = Instant::now();
-        loop {
-            let screen = self.screen.lock().expect("nobody panicked").screen().clone();
-            // Row by row: what is as wide as the terminal is not the beginning of the next row.
-            let text = screen.rows(0, screen.size().1).collect::<Vec<_>>().join("\n");
-            if expected(&text) {
-                return screen;
-            }
-            assert!(began.elapsed() < PATIENCE, "never seen: {what}\n{text}");
-            std::thread::sleep(Duration::from_millis(10));
+    /// Reads what it shows until that has been shown.
+    pub fn until(&mut self, text: &str) {
+        let mut bytes = [0; 1024];
+        while !self.shown.contains(text) {
+            let read = self.terminal.read(&mut bytes).unwrap_or(0);
+            assert!(read > 0, "it ended without {text:?}: {}", self.shown);
+            self.shown.push_str(&String::from_utf8_lossy(&bytes[..read]));
         }
     }
 
-    /// Its exit code, and the screen that it leaves.
-    pub fn end(mut self) -> (i32, vt100::Screen) {
-        let code = self.child.wait().expect("it ends").code().expect("it was not killed");
-        self.reader.join().expect("it is read to the end");
-        let screen = self.screen.lock().expect("nobody panicked").screen().clone();
-        (code, screen)
+    pub fn types(&mut self, text: &str) {
+        self.terminal.write_all(text.as_bytes()).expect("it is typed");
+    }
+
+    pub fn interrupt(&self) {
+        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT).expect("it is there");
+    }
+
+    /// Its exit code, and all that it has shown.
+    pub fn ends(mut self) -> (Option<i32>, String) {
+        let mut bytes = [0; 1024];
+        // When nobody has its other side any more, reading is an error.
+        while let Ok(read @ 1..) = self.terminal.read(&mut bytes) {
+            self.shown.push_str(&String::from_utf8_lossy(&bytes[..read]));
+        }
+        (self.child.wait().expect("it ends").code(), self.shown)
     }
 }
