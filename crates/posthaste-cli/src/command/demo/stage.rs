@@ -16,6 +16,9 @@ use crate::{
 /// The tills' and two to look with; the workers have their own.
 const CONNECTIONS: u32 = TILLS + 2;
 
+/// What the tables' names begin with in a file of its own: what the other commands look for.
+const OWN_PREFIX: &str = "posthaste_";
+
 pub struct Stage {
     folder: TempDir,
     url: String,
@@ -34,19 +37,17 @@ impl Stage {
         let folder = folder.map_err(|error| {
             Failure::Problem(format!("cannot make a folder in {}: {error}", std::env::temp_dir().display()))
         })?;
-        let prefix = format!("demo_{:08x}_", fastrand::u32(..));
-        let tables = Tables::default().prefix(&prefix)?;
         let named = context.common.database_url.clone();
         let own_file = named.is_none().then(|| folder.path().join("shop.db"));
+        let prefix = match own_file {
+            Some(_) => OWN_PREFIX.to_owned(),
+            None => format!("demo_{:08x}_", fastrand::u32(..)),
+        };
+        let tables = Tables::default().prefix(&prefix)?;
         let url = match (named, &own_file) {
             (Some(url), _) => url,
             (None, file) => format!("sqlite://{}", file.iter().map(|file| in_url(file)).collect::<String>()),
         };
-        if is_in_memory(&url) {
-            return Err(Failure::Usage(
-                "the demo needs a database that several connections see: name a file or a server".to_owned(),
-            ));
-        }
         let address = Address::of(&url)?;
         let place = match own_file {
             Some(_) => "an SQLite file of its own".to_owned(),
@@ -85,8 +86,8 @@ impl Stage {
         let url = quoted(&format!("sqlite:{}", in_url(&file)));
         format!(
             "it is kept in {}; look at it with\n  \
-             posthaste status --database-url {url} --table-prefix {prefix}\n  \
-             posthaste dead-letters list --database-url {url} --table-prefix {prefix}",
+             posthaste status --database-url {url}\n  \
+             posthaste dead-letters list --database-url {url}",
             printable(&folder.display().to_string())
         )
     }
@@ -95,11 +96,6 @@ impl Stage {
 /// A path as a part of a URL.
 fn in_url(path: &std::path::Path) -> String {
     path.to_string_lossy().replace('%', "%25").replace('?', "%3F")
-}
-
-fn is_in_memory(url: &str) -> bool {
-    url.to_ascii_lowercase().starts_with("sqlite:")
-        && (url.contains(":memory:") || url.contains("mode=memory"))
 }
 
 /// A word for a shell.
