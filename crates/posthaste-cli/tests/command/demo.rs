@@ -243,11 +243,13 @@ async fn what_is_kept_can_be_looked_at() {
     let status: Vec<_> = commands[0].split(' ').chain(["--json"]).collect();
     let status = Posthaste::new(&status).json();
     assert!(status.to_string().contains("orders"), "{status}");
-    let queues: Vec<_> = ["queues"].into_iter().chain(commands[0].split(' ').skip(1)).collect();
-    let queues = Posthaste::new(&queues).succeeds();
-    let row = queues.lines().nth(1).unwrap().split_whitespace().collect::<Vec<_>>();
+    let queues: Vec<_> = ["queues", "--json"].into_iter().chain(commands[0].split(' ').skip(1)).collect();
+    let queues = Posthaste::new(&queues).json();
+    let queue = &queues["queues"][0];
     // One of forty orders has a card that is declined.
-    assert_eq!(row, ["orders", "8", "0", "-", "1", "no"], "{queues}");
+    assert_eq!([&queue["partitions"], &queue["depth"], &queue["dead_letters"]], [8, 0, 1], "{queues}");
+    let letters = Posthaste::new(&commands[1].split(' ').collect::<Vec<_>>()).succeeds();
+    assert!(letters.contains("card declined"), "{letters}");
 
     let out = demo(&ground, &["--messages", "1", "--keep"]).succeeds();
     assert!(out.contains(&format!("--table-prefix {}", prefix(&ground).await)), "{out}");

@@ -7,7 +7,7 @@ use crate::{OutboxMessage, clock::Clock};
 pub(crate) fn describe() {}
 
 #[derive(Debug)]
-pub(crate) struct QueueMetrics;
+pub(crate) struct QueueMetrics {}
 
 impl QueueMetrics {
     pub(crate) fn of(_queue: &str) -> Self {
@@ -26,7 +26,7 @@ impl QueueMetrics {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Stopwatch;
+pub(crate) struct Stopwatch {}
 
 impl Stopwatch {
     pub(crate) fn start(&mut self) {}
@@ -35,28 +35,28 @@ impl Stopwatch {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct SequencerMetrics;
+pub(crate) struct SequencerMetrics {}
 
 impl SequencerMetrics {
     pub(crate) fn ticked(&self, _messages: u64, _began: Instant) {}
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct VacuumMetrics;
+pub(crate) struct VacuumMetrics {}
 
 impl VacuumMetrics {
     pub(crate) fn removed(&self, _messages: u64) {}
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct OutageMetrics;
+pub(crate) struct OutageMetrics {}
 
 impl OutageMetrics {
     pub(crate) fn unanswered(&self) {}
 }
 
 #[derive(Debug)]
-pub(crate) struct WorkerMetrics;
+pub(crate) struct WorkerMetrics {}
 
 impl WorkerMetrics {
     pub(crate) fn of(_worker: &'static str) -> Self {

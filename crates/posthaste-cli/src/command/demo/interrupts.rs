@@ -46,5 +46,5 @@ async fn hung_up() {
         hangup.recv().await;
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
