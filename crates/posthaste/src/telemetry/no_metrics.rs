@@ -11,7 +11,7 @@ pub(crate) struct QueueMetrics {}
 
 impl QueueMetrics {
     pub(crate) fn of(_queue: &str) -> Self {
-        Self
+        Self {}
     }
 
     pub(crate) fn enqueued(&self, _messages: usize) {}
@@ -60,7 +60,7 @@ pub(crate) struct WorkerMetrics {}
 
 impl WorkerMetrics {
     pub(crate) fn of(_worker: &'static str) -> Self {
-        Self
+        Self {}
     }
 
     pub(crate) fn failed(&self) {}
