@@ -19,6 +19,7 @@ mod enqueue;
 mod help;
 mod peek;
 mod queues;
+mod readme;
 mod status;
 mod tail;
 mod tls;
