@@ -79,7 +79,7 @@ pub async fn run(options: &Doctor, context: &Context) -> Outcome {
     let (tables, address) = (context.tables()?, context.address()?.to_string());
     let patient = Patient {
         tables: &tables,
-        prefix: &context.common.table_prefix,
+        prefix: context.common.table_prefix(),
         schema: context.common.schema.as_deref(),
         long_transaction: options.long_transaction,
     };

@@ -13,10 +13,6 @@ use super::{
 pub const SCHEMA: Examination =
     Examination { code: "schema", fine: "the tables are there, and fit this command" };
 
-/// The outbox's tables on every database.
-pub const TABLES: [&str; 8] =
-    ["meta", "queue", "partition", "incoming", "tick", "outgoing", "cursor", "dead_letter"];
-
 /// Why tables are not examined.
 pub const NO_TABLES: &str = "the tables are not there";
 pub const SEE: &str = "see schema";

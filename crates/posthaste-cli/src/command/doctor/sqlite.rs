@@ -10,9 +10,9 @@ use sqlx::{ConnectOptions, Connection, Row, SqliteConnection, SqlitePool, sqlite
 use super::{
     Patient,
     finding::{Examination, Finding, Report},
-    schema::{self, Elsewhere, SCHEMA, TABLES},
+    schema::{self, Elsewhere, SCHEMA},
 };
-use crate::{failure::Failure, output::span};
+use crate::{failure::Failure, output::span, table_names::TABLES};
 
 const RIGHTS: Examination = Examination { code: "rights", fine: "the file and its folder can be written to" };
 const WRITER: Examination =

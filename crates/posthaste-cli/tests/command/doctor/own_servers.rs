@@ -1,10 +1,6 @@
 //! What can be wrong with a server as a whole: on servers of the tests' own, since it would be wrong for all tests.
 
-use std::{
-    ffi::OsString,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{ffi::OsString, process::Command};
 
 use super::{Diagnosis, diagnosis as diagnosis_of};
 use crate::posthaste::Posthaste;
@@ -57,15 +53,6 @@ impl Drop for OwnServer {
     }
 }
 
-/// Looks until it is so.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 mod postgres {
     use std::{
         io::{Read, Write},
@@ -74,7 +61,8 @@ mod postgres {
 
     use sqlx::{Connection, PgConnection};
 
-    use super::{OwnServer, until};
+    use super::OwnServer;
+    use crate::ground::eventually;
 
     #[tokio::test]
     async fn a_server_that_never_vacuums_is_found() {
@@ -83,7 +71,7 @@ mod postgres {
         let mut conn = PgConnection::connect(&server.url).await.unwrap();
         sqlx::raw_sql("ALTER SYSTEM SET autovacuum = off").execute(&mut conn).await.unwrap();
         sqlx::raw_sql("SELECT pg_reload_conf()").execute(&mut conn).await.unwrap();
-        until("autovacuum is off", async || {
+        eventually("autovacuum is off", async || {
             sqlx::query_scalar::<_, String>("SHOW autovacuum").fetch_one(&mut conn).await.unwrap() == "off"
         })
         .await;
@@ -107,13 +95,13 @@ mod postgres {
         standby.ask("CREATE_REPLICATION_SLOT gone PHYSICAL", b'Z');
         standby.ask(&format!("START_REPLICATION SLOT gone PHYSICAL {place}"), b'W');
         standby.report(xmin.parse().unwrap());
-        until("the slot has what the standby needs", async || {
+        eventually("the slot has what the standby needs", async || {
             text(&mut conn, "SELECT xmin::text FROM pg_replication_slots").await.is_some()
         })
         .await;
         assert_eq!(server.diagnose().code, 0, "it is connected, and not far behind");
         drop(standby);
-        until("the slot is not in use", async || {
+        eventually("the slot is not in use", async || {
             text(&mut conn, "SELECT active::text FROM pg_replication_slots").await.as_deref() == Some("false")
         })
         .await;

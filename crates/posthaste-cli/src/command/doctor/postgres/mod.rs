@@ -17,9 +17,9 @@ use super::{
     Patient,
     clock::{self, CLOCK},
     finding::{Examination, Finding, Report},
-    schema::{self, Elsewhere, SCHEMA, TABLES},
+    schema::{self, Elsewhere, SCHEMA},
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, table_names::TABLES};
 
 const RIGHTS: Examination =
     Examination { code: "rights", fine: "this role may do with the tables what is needed" };
