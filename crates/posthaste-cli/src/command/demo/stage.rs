@@ -90,7 +90,9 @@ impl Stage {
     pub async fn remove_made_file(&self) -> Result<(), Failure> {
         let Some(options) = &self.made_file else { return Ok(()) };
         let mut conn = options.clone().create_if_missing(false).connect().await?;
-        let rest: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema").fetch_one(&mut conn).await?;
+        // SQLite has tables of its own, which stay.
+        let rest = "SELECT count(*) FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'";
+        let rest: i64 = sqlx::query_scalar(rest).fetch_one(&mut conn).await?;
         // The last one to close it removes the WAL.
         conn.close().await?;
         if rest == 0 {

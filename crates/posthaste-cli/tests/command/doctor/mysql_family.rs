@@ -123,7 +123,7 @@ async fn tables_without_transactions_are_found(ground: &Ground) {
     let diagnosis = diagnose(ground, &[]);
     let (summary, advice) = diagnosis.only("engine", "problem");
     assert!(summary.starts_with("posthaste_cursor is of engine \"MyISAM\", not InnoDB"), "{summary}");
-    assert!(advice.contains(".posthaste_cursor ENGINE = InnoDB"), "{advice}");
+    assert!(advice.contains(".`posthaste_cursor` ENGINE = InnoDB"), "{advice}");
     diagnosis.finds_only("engine");
 }
 
@@ -133,7 +133,7 @@ async fn nobodys_lock_is_waited_for(ground: &Ground) {
     let began = std::time::Instant::now();
     let diagnosis = diagnose(ground, &[]);
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
-    let (summary, advice) = diagnosis.only("rights", "notice");
+    let (summary, advice) = diagnosis.only("rights", "warning");
     assert!(summary.starts_with("not examined, because ") && advice.contains("a lock"), "{summary} {advice}");
     assert!(diagnosis.has_checked("clock"), "{diagnosis:?}");
     conn.close().await.unwrap();

@@ -125,7 +125,8 @@ fn engine(there: &[(String, String)], ours: &[String], database: &str) -> Vec<Fi
                 "{name} is of engine {engine:?}, not InnoDB: what is written there does not roll back with its transaction"
             ),
             format!(
-                "ALTER TABLE `{database}`.{name} ENGINE = InnoDB, while nothing is enqueued or delivered"
+                "ALTER TABLE `{}`.`{name}` ENGINE = InnoDB, while nothing is enqueued or delivered",
+                database.replace('`', "``")
             ),
         )
     };

@@ -1,6 +1,8 @@
 //! Whether LISTEN works from here.
 
-use sqlx::{PgPool, Postgres, Transaction};
+use std::time::Duration;
+
+use sqlx::{PgConnection, PgPool};
 
 use crate::command::doctor::finding::{Examination, Finding};
 
@@ -9,6 +11,9 @@ pub const NOTIFICATIONS: Examination =
 
 /// How often to look: a busy pooler may by chance give everybody their own session a few times.
 const ROUNDS: u32 = 5;
+/// How long an answer may take while somebody else has a transaction open. A direct connection answers in a moment; a pooler that
+/// has no other session left does not answer before that transaction is over.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The library finds out in the same way whether it can listen.
 pub async fn notifications(pool: &PgPool) -> Result<Vec<Finding>, sqlx::Error> {
@@ -28,10 +33,17 @@ async fn shares_sessions(pool: &PgPool) -> Result<bool, sqlx::Error> {
     for _ in 0..ROUNDS {
         let before = session(&mut mine).await?;
         // In a transaction it keeps the session that it was given, so that the first one cannot have it back.
-        let mut held: Transaction<'_, Postgres> = sqlx::Acquire::begin(&mut *other).await?;
-        let theirs = session(&mut held).await?;
-        let after = session(&mut mine).await?;
-        held.rollback().await?;
+        sqlx::raw_sql("BEGIN").execute(&mut *other).await?;
+        let theirs = session(&mut other).await;
+        let after = tokio::time::timeout(PATIENCE, session(&mut mine)).await;
+        // Whatever was answered: whoever waits for that session is to have it.
+        sqlx::raw_sql("ROLLBACK").execute(&mut *other).await?;
+        let Ok(after) = after else {
+            // It still waits for an answer to a question that nobody asks any more.
+            mine.detach();
+            return Ok(true);
+        };
+        let (theirs, after) = (theirs?, after?);
         if before == theirs || before != after {
             return Ok(true);
         }
@@ -39,7 +51,7 @@ async fn shares_sessions(pool: &PgPool) -> Result<bool, sqlx::Error> {
     Ok(false)
 }
 
-async fn session(conn: &mut sqlx::PgConnection) -> Result<i32, sqlx::Error> {
+async fn session(conn: &mut PgConnection) -> Result<i32, sqlx::Error> {
     use sqlx::Row;
     sqlx::raw_sql("SELECT pg_backend_pid()").fetch_one(conn).await?.try_get(0)
 }
