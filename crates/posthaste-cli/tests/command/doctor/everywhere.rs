@@ -22,11 +22,11 @@ async fn no_table_is_forgotten(ground: &Ground) {
     ground.posthaste(&["migrate"]).succeeds();
     let tables = ground.tables().await;
     for table in tables.iter().filter(|table| *table != "posthaste_meta") {
-        ground.sql(&format!("ALTER TABLE {table} RENAME TO away")).await;
+        ground.sql(&format!("ALTER TABLE {table} RENAME TO {table}_away")).await;
         let diagnosis = diagnose(ground, &[]);
         let (summary, _) = diagnosis.only("schema", "problem");
         assert!(summary.starts_with(&format!("{table} is missing")), "{summary}");
-        ground.sql(&format!("ALTER TABLE away RENAME TO {table}")).await;
+        ground.sql(&format!("ALTER TABLE {table}_away RENAME TO {table}")).await;
     }
     assert_eq!(diagnose(ground, &[]).code, 0, "and of no others");
 }

@@ -14,6 +14,11 @@ struct OwnServer {
 
 impl OwnServer {
     fn start(kind: &str, settings: &str) -> Self {
+        Self::start_in("UTC", kind, settings)
+    }
+
+    /// In a time zone.
+    fn start_in(zone: &str, kind: &str, settings: &str) -> Self {
         let xtask =
             std::env::var_os("POSTHASTE_XTASK").expect("POSTHASTE_XTASK is not set: run `cargo xtask test`");
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -23,8 +28,8 @@ impl OwnServer {
         for database in ["POSTGRES", "MARIADB", "MYSQL"] {
             up.env_remove(format!("POSTHASTE_TEST_{database}_URL"));
         }
-        let output =
-            up.args(["--db", kind]).env("POSTHASTE_MYSQL_SETTINGS", settings).output().expect("xtask runs");
+        up.args(["--db", kind]).env("POSTHASTE_MYSQL_SETTINGS", settings).env("TZ", zone);
+        let output = up.output().expect("xtask runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).expect("text");
         text.split('\'').nth(1).expect("an URL in quotes").clone_into(&mut server.url);
@@ -218,7 +223,34 @@ async fn settings_that_do_not_suit_are_found(kind: &str) {
     assert!(summary.ends_with(" s behind this machine's") && advice.contains("NTP"), "{summary}");
 }
 
+/// The server's zone is not that of our session.
+async fn ages_are_right_in_every_zone(kind: &str) {
+    use sqlx::{Connection, MySqlConnection};
+
+    let now = std::time::SystemTime::now();
+    for zone in ["XYZ+5", "XYZ-9"] {
+        let server = OwnServer::start_in(zone, kind, "");
+        let mut conn = MySqlConnection::connect(&server.url).await.unwrap();
+        let difference = "SELECT CAST(timestampdiff(HOUR, utc_timestamp(), convert_tz(utc_timestamp(), '+00:00', 'SYSTEM')) AS SIGNED)";
+        let difference: i64 = sqlx::query_scalar(difference).fetch_one(&mut conn).await.unwrap();
+        assert_eq!(difference, if zone == "XYZ+5" { -5 } else { 9 }, "the server is in that zone");
+        sqlx::raw_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT").execute(&mut conn).await.unwrap();
+        let diagnosis = diagnosis_of(server.posthaste(&["doctor", "--json", "--long-transaction", "0s"]));
+        let (summary, _) = diagnosis.only("long-transaction", "warning");
+        let (_, since) = summary.split_once(", since ").unwrap();
+        let since = humantime::parse_rfc3339(&since[..20]).unwrap();
+        let apart = since.duration_since(now).unwrap_or_else(|early| early.duration());
+        assert!(apart < std::time::Duration::from_secs(300), "{zone}: {summary}");
+        assert_eq!(server.diagnose().code, 0, "{zone}: it is not so old yet");
+    }
+}
+
 mod mariadb {
+    #[tokio::test]
+    async fn ages_are_right_in_every_zone() {
+        super::ages_are_right_in_every_zone("mariadb").await;
+    }
+
     #[tokio::test]
     async fn settings_that_do_not_suit_are_found() {
         super::settings_that_do_not_suit_are_found("mariadb").await;
@@ -226,6 +258,11 @@ mod mariadb {
 }
 
 mod mysql {
+    #[tokio::test]
+    async fn ages_are_right_in_every_zone() {
+        super::ages_are_right_in_every_zone("mysql").await;
+    }
+
     #[tokio::test]
     async fn settings_that_do_not_suit_are_found() {
         super::settings_that_do_not_suit_are_found("mysql").await;
