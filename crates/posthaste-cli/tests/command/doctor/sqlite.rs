@@ -8,7 +8,7 @@ use std::{
 use sqlx::{Connection, SqliteConnection};
 
 use super::{diagnose, diagnose_by};
-use crate::ground::{Ground, Server};
+use crate::ground::{AnyPool, Ground, Server};
 
 async fn migrated() -> Ground {
     let ground = Ground::fresh(Server::Sqlite).await;
@@ -173,10 +173,7 @@ async fn a_file_that_cannot_even_be_read_is_found_damaged() {
     for (what, harm) in harms {
         let ground = migrated().await;
         ground.sql("PRAGMA wal_checkpoint(TRUNCATE)").await;
-        let pool = match &ground.pool {
-            crate::ground::AnyPool::Sqlite(pool) => pool,
-            _ => unreachable!(),
-        };
+        let AnyPool::Sqlite(pool) = &ground.pool else { unreachable!() };
         pool.close().await;
         harm(&file(&ground));
         let diagnosis = diagnose(&ground, &[]);
