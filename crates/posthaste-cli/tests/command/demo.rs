@@ -13,7 +13,7 @@ use nix::{
 };
 
 use crate::{
-    ground::{Ground, Server, eventually},
+    ground::{AnyPool, Ground, Server, eventually},
     posthaste::{Posthaste, Ran},
     screen::OnScreen,
     snapshots::assert_shape,
@@ -373,6 +373,29 @@ async fn ctrl_c_ends_it_early_with_a_verdict() {
         assert!(rest.contains(words) && rest.ends_with("  the books are in order\n"), "{asked}: {rest}");
         assert_eq!(ground.tables().await, Vec::<String>::new());
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_is_heard_before_the_first_table_is_made() {
+    let ground = Ground::fresh(Server::Postgres).await;
+    let AnyPool::Postgres(pool) = &ground.pool else { unreachable!() };
+    // Nobody can make a table meanwhile.
+    let mut lock = pool.begin().await.unwrap();
+    sqlx::raw_sql("LOCK TABLE pg_class IN EXCLUSIVE MODE").execute(&mut *lock).await.unwrap();
+    let child = demo(&ground, &[]).start();
+    let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
+                 AND wait_event_type = 'Lock' AND query LIKE 'CREATE TABLE%')";
+    eventually("it waits", async || sqlx::query_scalar(waits).fetch_one(pool).await.unwrap()).await;
+    let asked = Instant::now();
+    signal(&child, Signal::SIGINT);
+    let ran = ended(child);
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert_eq!((ran.code, &*ran.out), (130, ""), "{ran:?}");
+    lock.rollback().await.unwrap();
+    let (_, removal) = ran.err.lines().next().unwrap().split_once(": DROP ").unwrap();
+    ground.sql(&format!("DROP {}", removal.strip_suffix(" removes it").unwrap())).await;
+    assert_nothing_is_left(&ground);
+    ground.remove().await;
 }
 
 #[tokio::test]

@@ -24,8 +24,8 @@ pub struct Elsewhere {
     pub prefix: String,
 }
 
-/// How long the library may take to look at the tables: it waits for whoever has locked them.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the library may take to look at the tables: it waits for whoever has locked them, and finds out about poolers.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// What the library says to the tables.
 pub async fn fits<DB: Backend>(

@@ -3,7 +3,7 @@
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use super::{diagnose, diagnose_by, diagnosis};
-use crate::ground::{Ground, Server};
+use crate::ground::{Ground, Server, eventually};
 
 async fn migrated() -> Ground {
     let ground = Ground::fresh(Server::Postgres).await;
@@ -199,12 +199,11 @@ async fn until_counted(ground: &Ground, condition: &str) {
     let sql = format!(
         "SELECT EXISTS (SELECT FROM pg_stat_user_tables WHERE relname = 'posthaste_incoming' AND {condition})"
     );
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     let mut conn = connect(ground).await;
-    while !sqlx::query_scalar::<_, bool>(AssertSqlSafe(sql.clone())).fetch_one(&mut conn).await.unwrap() {
-        assert!(tokio::time::Instant::now() < deadline, "never {condition}");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually(condition, async || {
+        sqlx::query_scalar(AssertSqlSafe(sql.clone())).fetch_one(&mut conn).await.unwrap()
+    })
+    .await;
 }
 
 #[tokio::test]
