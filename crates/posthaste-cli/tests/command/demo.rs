@@ -103,6 +103,38 @@ async fn what_does_not_fit_the_books_is_found(ground: &Ground) {
     assert_eq!(ground.tables().await, Vec::<String>::new());
 }
 
+/// As a standby does that takes over before it has heard of everything.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_database_forgets_when_it_was_committed_is_lost() {
+    let ground = Ground::fresh(Server::Postgres).await;
+    let running = demo(&ground, &["--seconds", "600", "--json"]).start();
+    let prefix = prefix(&ground).await;
+    let sql = format!(
+        "CREATE TABLE forgotten (number bigint);
+         CREATE FUNCTION forget() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             DELETE FROM {prefix}orders WHERE customer = NEW.customer AND number = NEW.number;
+             DELETE FROM {prefix}incoming WHERE xmin = pg_current_xact_id()::xid;
+             INSERT INTO forgotten VALUES (NEW.number);
+             RETURN NULL;
+         END $$;
+         CREATE CONSTRAINT TRIGGER forget AFTER INSERT ON {prefix}orders DEFERRABLE INITIALLY DEFERRED
+         FOR EACH ROW WHEN (NEW.number % 2 = 0) EXECUTE FUNCTION forget()"
+    );
+    ground.sql(&sql).await;
+    eventually("something is forgotten", async || ground.count("forgotten").await > 0).await;
+    signal(&running, Signal::SIGINT);
+    let ran = ended(running);
+    let verdict: serde_json::Value = serde_json::from_str(&ran.out).expect("JSON");
+    let lost = ground.count("forgotten").await;
+    assert_eq!(
+        (ran.code, &verdict["ok"], &verdict["lost"], &verdict["phantom"]),
+        (1, &false.into(), &lost.into(), &0.into()),
+        "{verdict}"
+    );
+    ground.remove().await;
+}
+
 /// The first order in a table with a condition: its customer and its number.
 async fn first(ground: &Ground, table: &str) -> Option<(i32, i64)> {
     let sql = format!("SELECT customer, number FROM {table} ORDER BY customer, number LIMIT 1");

@@ -66,7 +66,7 @@ impl Stage {
             Some(_) => "an SQLite file of its own".to_owned(),
             None => format!("the {}", printable(&address.to_string())),
         };
-        let mut made_file = None;
+        let (mut made_file, mut create) = (None, false);
         if let Address::Sqlite(options) = &address {
             if schema.is_some() {
                 return Err(Failure::Usage("SQLite has no schemas: leave out --schema".to_owned()));
@@ -74,9 +74,9 @@ impl Stage {
             // Whoever makes it may remove it again, so it must not be somebody else who does at the same time.
             let is_new = own_file.is_none() && is_made(options.get_filename());
             made_file = is_new.then(|| options.clone());
+            // The journal of a file that is there becomes a WAL, too, as soon as the outbox is in it: it needs one.
+            create = is_new || !options.get_filename().exists();
         }
-        // The journal of a file that is there becomes a WAL, too, as soon as the outbox is in it: it needs one.
-        let create = own_file.is_some() || made_file.is_some();
         let opened = address.open(create, CONNECTIONS, context.common.connect_timeout).await;
         if let (Err(_), Some(options)) = (&opened, &made_file) {
             std::fs::remove_file(options.get_filename()).ok();
