@@ -28,7 +28,8 @@ pub async fn run(options: &Migrate, context: &Context) -> Outcome {
         return Ok(exit::DONE);
     }
     on!(context.open_or_create().await?, pool => posthaste::migrate_with(&pool, &tables).await?);
-    let done = Migrated { database: address.to_string(), table_prefix: context.common.table_prefix.clone() };
+    let done =
+        Migrated { database: address.to_string(), table_prefix: context.common.table_prefix().to_owned() };
     if context.out.json {
         context.out.object(&done)?;
     } else {
