@@ -226,7 +226,10 @@ async fn prefix(ground: &Ground) -> String {
         is_whole && prefix.is_some()
     })
     .await;
-    prefix.expect("it was found")
+    let prefix = prefix.expect("it was found");
+    let queues = format!("{prefix}queue");
+    eventually("its queue is registered", async || ground.count(&queues).await > 0).await;
+    prefix
 }
 
 /// Waits for its end.
