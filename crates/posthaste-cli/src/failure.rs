@@ -5,7 +5,7 @@ use std::io;
 use console::style;
 use posthaste::OutboxError;
 
-use crate::exit;
+use crate::{exit, output::note};
 
 /// The exit code of a command that came to its end, or why it did not.
 pub type Outcome = Result<u8, Failure>;
@@ -33,7 +33,7 @@ impl Failure {
             Self::ClosedPipe => return exit::DONE,
             Self::Interrupted => (exit::INTERRUPTED, "interrupted before it was done"),
         };
-        eprintln!("{} {text}", style("posthaste:").red().bold().for_stderr());
+        note(format_args!("{} {text}", style("posthaste:").red().bold().for_stderr()));
         code
     }
 

@@ -1,5 +1,7 @@
 //! Ctrl-C, and being asked to end.
 
+use tokio::sync::watch;
+
 /// Waits until somebody wants us to end.
 pub async fn asked() {
     #[cfg(unix)]
@@ -16,5 +18,41 @@ pub async fn asked() {
     // If it cannot be heard, nothing is lost: then the signal ends the process.
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;
+    }
+}
+
+/// How often somebody has asked us to end: once to end well, twice to end at once.
+#[derive(Clone)]
+pub struct Interrupts(watch::Receiver<u32>);
+
+impl Interrupts {
+    pub fn listen() -> Self {
+        let (sender, receiver) = watch::channel(0);
+        tokio::spawn(async move {
+            loop {
+                asked().await;
+                sender.send_modify(|times| *times += 1);
+            }
+        });
+        Self(receiver)
+    }
+
+    pub fn is_asked(&self) -> bool {
+        *self.0.borrow() > 0
+    }
+
+    pub async fn first(&mut self) {
+        self.reach(1).await;
+    }
+
+    pub async fn second(&mut self) {
+        self.reach(2).await;
+    }
+
+    async fn reach(&mut self, least: u32) {
+        // The other end is a task that goes on as long as we do.
+        if self.0.wait_for(|times| *times >= least).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::{
-    args::{Command, CommandLine, Common},
+    args::{Command, CommandLine, Common, DeadLetters},
     failure::{Failure, Outcome},
     output::Output,
 };
@@ -48,11 +48,14 @@ async fn main() -> ExitCode {
     ExitCode::from(code)
 }
 
-/// These go on until somebody has seen enough, or have something to clear away, and look after that themselves.
+/// These go on until somebody has seen enough, have something to clear away, or have to say how far they got, and look after that themselves.
 const fn ends_well_when_interrupted(command: &Command) -> bool {
     match command {
         Command::Bench(_) | Command::Demo(_) | Command::DemoWorker(_) | Command::Tail(_) => true,
         Command::Status(status) => status.watch.is_some(),
+        Command::DeadLetters(verb) => {
+            matches!(verb, DeadLetters::Redeliver(_) | DeadLetters::Discard(_) | DeadLetters::Cleanup(_))
+        }
         _ => false,
     }
 }

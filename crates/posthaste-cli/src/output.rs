@@ -35,8 +35,13 @@ impl Output {
 
     /// For whoever waits, on standard error: not data.
     pub fn note(&self, text: impl Display) {
-        eprintln!("{text}");
+        note(text);
     }
+}
+
+/// A line on standard error. If nobody can be told, nobody is.
+pub fn note(text: impl Display) {
+    writeln!(io::stderr(), "{text}").ok();
 }
 
 /// Rows under a header, in columns as wide as they have to be. A column of numbers is aligned to the right.
