@@ -114,6 +114,8 @@ async fn rejected_messages_are_listed_and_shown(ground: &Ground) {
     let hex = ground.posthaste(&["dead-letters", "show", &id, "--format", "hex"]).succeeds();
     assert!(hex.ends_with("payload    626164e280ae\n"), "{hex}");
 
+    let sentence = ground.posthaste(&["dead-letters", "show", "-1"]).fails(1);
+    assert!(sentence.starts_with("there is no dead letter -1: "), "{sentence}");
     let sentence = ground.posthaste(&["dead-letters", "show", "999"]).fails(1);
     assert!(sentence.starts_with("there is no dead letter 999: "), "{sentence}");
     for (which, count) in [
@@ -126,6 +128,8 @@ async fn rejected_messages_are_listed_and_shown(ground: &Ground) {
         (&["--older-than", "1h"], 0),
         (&["--queue", "orders", "--partition", "0", "--reason", "{}"], 1),
         (&["--id", &id], 1),
+        (&["--id", "-5"], 0),
+        (&["--after", "-1"], 2),
         (&["--after", &id], 1),
     ] {
         assert_eq!(ground.letters(which), count, "{which:?}");

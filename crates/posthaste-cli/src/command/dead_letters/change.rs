@@ -122,11 +122,7 @@ impl<DB: Backend> Change<'_, DB> {
             let sent = (self.verb == Verb::Redeliver).then(|| sent.collect());
             self.changed(matched, changed, None, sent)
         };
-        if context.out.json {
-            context.out.object(&changed)?;
-        } else {
-            context.out.line(self.said(matched, changed.changed))?;
-        }
+        context.out.report(&changed, self.said(matched, changed.changed))?;
         Ok(exit::DONE)
     }
 
