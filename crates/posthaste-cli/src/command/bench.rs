@@ -25,6 +25,7 @@ use crate::{
     exit,
     failure::{Failure, Outcome},
     interrupt::Interrupts,
+    output::printable,
 };
 
 const QUEUE: &str = "bench";
@@ -362,7 +363,7 @@ fn print(measured: &Measured, context: &Context) -> Result<(), Failure> {
     let Measured {
         database, messages, per_s, p50_ms, p99_ms, max_ms, missing, duplicates, out_of_order, ..
     } = measured;
-    context.out.line(format_args!("{database}"))?;
+    context.out.line(printable(database))?;
     context.out.line(format_args!(
         "throughput  {per_s:.0} messages/s ({messages} messages, enqueued and delivered)"
     ))?;

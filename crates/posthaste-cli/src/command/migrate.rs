@@ -8,6 +8,7 @@ use crate::{
     database::{Address, on},
     exit,
     failure::Outcome,
+    output::printable,
 };
 
 #[derive(Serialize)]
@@ -39,7 +40,8 @@ pub async fn run(options: &Migrate, context: &Context) -> Outcome {
         table_prefix: context.common.table_prefix.clone(),
         schema: context.common.schema.clone(),
     };
-    let text = format_args!("the tables are in place: {}* in {}", done.table_prefix, done.database);
+    let text =
+        format_args!("the tables are in place: {}* in {}", done.table_prefix, printable(&done.database));
     context.out.report(&done, text)?;
     Ok(exit::DONE)
 }
