@@ -26,9 +26,9 @@ pub struct Common {
     /// [env: DATABASE_URL] [default: sqlite:posthaste.db]
     #[arg(long, global = true, value_name = "URL")]
     pub database_url: Option<String>,
-    /// What the names of the outbox's tables begin with
-    #[arg(long, global = true, value_name = "PREFIX", default_value = "posthaste_")]
-    pub table_prefix: String,
+    /// What the names of the outbox's tables begin with [default: posthaste_]
+    #[arg(long, global = true, value_name = "PREFIX")]
+    pub table_prefix: Option<String>,
     /// The schema that the tables are in, or on MySQL the database [default: that of the connection]
     #[arg(long, global = true, value_name = "SCHEMA")]
     pub schema: Option<String>,
@@ -45,8 +45,15 @@ pub struct Common {
 
 /// The database if none is named; the help has it too.
 const DEFAULT_URL: &str = "sqlite:posthaste.db";
+/// The prefix if none is named; the help has it too.
+const DEFAULT_PREFIX: &str = "posthaste_";
 
 impl Common {
+    /// The prefix that is named, or the default.
+    pub fn table_prefix(&self) -> &str {
+        self.table_prefix.as_deref().unwrap_or(DEFAULT_PREFIX)
+    }
+
     /// The database that is named, or the default. A name that cannot be read is not taken for none.
     pub fn url(&self) -> Result<String, String> {
         match self.named_url() {

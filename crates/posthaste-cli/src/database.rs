@@ -166,7 +166,7 @@ where
 impl Context {
     /// The tables that the options name.
     pub fn tables(&self) -> Result<Tables, Failure> {
-        let tables = Tables::default().prefix(&self.common.table_prefix)?;
+        let tables = Tables::default().prefix(self.common.table_prefix())?;
         Ok(match &self.common.schema {
             Some(schema) => tables.schema(schema)?,
             None => tables,

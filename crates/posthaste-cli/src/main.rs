@@ -13,7 +13,9 @@ mod message;
 mod output;
 mod overview;
 mod payload;
+mod percentile;
 mod queue;
+mod table_names;
 
 use std::{io::IsTerminal, process::ExitCode, time::Duration};
 

@@ -204,7 +204,8 @@ impl<S: Store> Vacuum<S> {
                 }
                 Ended::Busy => {
                     return Err(OutboxError::Unsuitable(format!(
-                        "another process has been removing what is settled for {SWEEP_PATIENCE:?}: nothing is left to do here"
+                        "another session has been removing what is settled, or has had some of it locked, for {SWEEP_PATIENCE:?}: try \
+                         again later"
                     )));
                 }
             }

@@ -51,7 +51,8 @@ impl Pgbouncer {
     fn settings(&self, port: u16) -> String {
         let Self { host, port: behind, user, .. } = self;
         format!(
-            "[databases]\n* = host={host} port={behind} user={user}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
+            "[databases]\none_session = host={host} port={behind} user={user} dbname=postgres pool_size=1\n\
+             * = host={host} port={behind} user={user}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
              unix_socket_dir =\nauth_type = any\npool_mode = transaction\nmax_client_conn = 500\ndefault_pool_size = 20\n\
              ignore_startup_parameters = extra_float_digits\n"
         )

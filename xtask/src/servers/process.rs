@@ -155,9 +155,9 @@ fn unprivileged(command: &[OsString], death_signal: Option<Signal>) -> Result<Co
         wrapped.arg("--no-new-privs");
     }
     wrapped.arg("--").args(command);
-    // A server has no use for our variables, and some for a home it can read.
-    let path = std::env::vars_os().filter(|(name, _)| name == "PATH");
-    wrapped.env_clear().envs(path).env("LC_ALL", "C").env("HOME", "/");
+    // A server has no use for our variables, but for the zone that it is to be in, and some for a home it can read.
+    let kept = std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "TZ");
+    wrapped.env_clear().envs(kept).env("LC_ALL", "C").env("HOME", "/");
     Ok(wrapped)
 }
 

@@ -37,7 +37,7 @@ pub async fn run(options: &Migrate, context: &Context) -> Outcome {
     on!(context.open_or_create().await?, pool => posthaste::migrate_with(&pool, &tables).await?);
     let done = Migrated {
         database: address.to_string(),
-        table_prefix: context.common.table_prefix.clone(),
+        table_prefix: context.common.table_prefix().to_owned(),
         schema: context.common.schema.clone(),
     };
     let text =

@@ -229,6 +229,15 @@ impl Ground {
     }
 }
 
+/// Waits until something is so; a failure after twenty seconds says what was expected.
+pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    let began = std::time::Instant::now();
+    while !is_so().await {
+        assert!(began.elapsed().as_secs() < 20, "not within 20 s: {what}");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+}
+
 /// Workers in this process.
 pub enum Delivering {
     Postgres(OutboxHandle<Postgres>),

@@ -6,6 +6,7 @@ use super::{
     ledger::{Delivery, Process},
     order::{CUSTOMERS, Order, OrderId},
 };
+use crate::percentile::percentile;
 
 /// Everything that was written down, each by who knew it first hand.
 #[derive(Debug, Default)]
@@ -14,9 +15,11 @@ pub struct Books {
     pub began: u64,
     /// The orders in the shop's table, in the order of their ids.
     pub committed: Vec<Order>,
-    /// When the commit of each returned, in microseconds since 1970, as the shop noted it.
+    /// When the commit of each returned, in microseconds since 1970, as the shop noted it. Of an order that is neither here nor
+    /// rolled back nobody knows what became of it, and the table decides.
     pub committed_at: Vec<(OrderId, u64)>,
-    pub rolled_back: u64,
+    /// As the shop noted it.
+    pub rolled_back: Vec<OrderId>,
     /// In the order in which it happened.
     pub deliveries: Vec<Delivery>,
     /// How many dead letters the outbox counts.
@@ -34,9 +37,9 @@ pub struct Verdict {
     pub rolled_back: u64,
     /// Orders, each counted once.
     pub delivered: u64,
-    /// Committed, with a good card, and not delivered.
+    /// Committed, with a good card, and not delivered; or committed, and not in the table any more.
     pub lost: u64,
-    /// Delivered or dead, and not committed.
+    /// Delivered or dead, and not in the table; or in the table, and rolled back.
     pub phantom: u64,
     /// Delivered for the first time behind a later order of the same customer.
     pub out_of_order: u64,
@@ -76,13 +79,17 @@ pub fn judge(books: &Books) -> Verdict {
         .collect();
     let find =
         |entries: &[Entry], id: OrderId| entries.binary_search_by_key(&id, |entry| entry.order.id).ok();
+    // A database that takes back what it said was committed has lost it, even if it lost the message with it.
+    let mut vanished = 0;
     for (id, at) in &books.committed_at {
-        if let Some(place) = find(&entries, *id) {
-            entries[place].committed_at = Some(*at);
+        match find(&entries, *id) {
+            Some(place) => entries[place].committed_at = Some(*at),
+            None => vanished += 1,
         }
     }
 
     let (mut phantoms, mut out_of_order, mut duplicates) = (Vec::new(), 0, 0);
+    let risen = books.rolled_back.iter().filter(|id| find(&entries, **id).is_some()).count() as u64;
     let mut latencies = Vec::new();
     let mut latest = vec![0; CUSTOMERS as usize];
     for Delivery { order, at, .. } in &books.deliveries {
@@ -122,18 +129,18 @@ pub fn judge(books: &Books) -> Verdict {
 
     let count = |fits: fn(&Entry) -> bool| entries.iter().filter(|entry| fits(entry)).count() as u64;
     let delivered = count(|entry| entry.is_delivered);
-    let lost = count(|entry| !entry.order.card_is_declined && !entry.is_delivered);
+    let lost = vanished + count(|entry| !entry.order.card_is_declined && !entry.is_delivered);
     let declined = count(|entry| entry.order.card_is_declined);
     let missing_dead_letters = count(|entry| entry.order.card_is_declined && !entry.is_dead);
-    let phantom = phantoms.len() as u64 + unreadable;
+    let phantom = phantoms.len() as u64 + unreadable + risen;
     latencies.sort_unstable();
     let ended = books.deliveries.iter().map(|delivery| delivery.at).max().unwrap_or(books.began);
     let seconds = ended.saturating_sub(books.began) as f64 / 1e6;
     Verdict {
         ok: [lost, phantom, out_of_order, missing_dead_letters, surplus_dead_letters] == [0; 5]
             && books.dead_letters == declined,
-        committed: entries.len() as u64,
-        rolled_back: books.rolled_back,
+        committed: entries.len() as u64 + vanished,
+        rolled_back: books.rolled_back.len() as u64,
         delivered,
         lost,
         phantom,
@@ -151,10 +158,9 @@ pub fn judge(books: &Books) -> Verdict {
     }
 }
 
-/// The smallest that so many percent are not above, of sorted microseconds.
+/// A percentile of sorted microseconds.
 fn milliseconds(sorted: &[u64], percent: usize) -> f64 {
-    let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
-    round(sorted.get(place).copied().unwrap_or_default() as f64 / 1e3, 2)
+    round(percentile(sorted, percent).unwrap_or_default() as f64 / 1e3, 2)
 }
 
 fn round(value: f64, digits: i32) -> f64 {

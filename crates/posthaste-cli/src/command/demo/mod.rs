@@ -61,9 +61,18 @@ async fn run_on<DB: Shop>(
     mut interrupts: Interrupts,
     context: &Context,
 ) -> Outcome {
-    let table = ShopTable::new(&stage.prefix);
-    // If it cannot be made, nothing of ours is there.
-    DB::open(&pool, &table).await?;
+    let table = ShopTable::new::<DB>(&stage);
+    let removal = shop::removal::<DB>(&stage);
+    tokio::select! {
+        // If it cannot be made, nothing of ours is there.
+        opened = DB::open(&pool, &table) => opened?,
+        () = interrupts.first() => {
+            if !stage.is_own_file() {
+                context.out.note(format_args!("the table may be made yet in {}: {removal} removes it", stage.place));
+            }
+            return Err(Failure::Interrupted);
+        }
+    }
     let mut view = View::new(format!("posthaste demo on {}", stage.place), context);
     let performance = Performance {
         stage: &stage,
@@ -77,7 +86,7 @@ async fn run_on<DB: Shop>(
     };
     let run = async {
         let played = performance.play().await;
-        let cleaned = if options.keep { Ok(()) } else { clean(&stage, &pool, &table).await };
+        let cleaned = if options.keep { Ok(()) } else { clean(&stage, &pool, &table, &removal).await };
         (played, cleaned)
     };
     let (played, cleaned) = tokio::select! {
@@ -85,7 +94,10 @@ async fn run_on<DB: Shop>(
         () = interrupts.second() => {
             view.end();
             if !stage.is_own_file() {
-                context.out.note(format_args!("the tables {}* remain in {}", stage.prefix, stage.place));
+                context.out.note(format_args!(
+                    "the tables {}* remain in {}: {removal} removes them",
+                    stage.prefix, stage.place
+                ));
             }
             return Err(Failure::Interrupted);
         }
@@ -98,7 +110,10 @@ async fn run_on<DB: Shop>(
     });
     if options.keep {
         let words = stage.keep();
-        if context.out.json || ended.is_err() { context.out.note(words) } else { context.out.line(words)? }
+        let is_said = !context.out.json && ended.is_ok() && is_read(context.out.line(&words))?;
+        if !is_said {
+            context.out.note(words);
+        }
     }
     ended
 }
@@ -109,35 +124,53 @@ fn pace(options: &Demo) -> Pace {
     Pace { rate: options.rate, most: options.messages, time }
 }
 
-/// Says what came of it; the exit code.
+/// Says what came of it; the exit code, which is the same if nobody reads the rest.
 fn conclude(played: &Played, options: &Demo, context: &Context) -> Outcome {
     let verdict = judge::judge(&played.books);
-    if context.out.json {
+    let said = if context.out.json {
         if verdict.kills > 0 && verdict.by_second == 0 {
             context.out.note(verdict::nothing_shown(verdict.kills));
         }
-        context.out.object(&verdict)?;
+        context.out.object(&verdict)
     } else {
-        context.out.line("")?;
-        for line in verdict::lines(&verdict, options.rate, played.placing, played.is_interrupted) {
-            context.out.line(line)?;
-        }
-    }
+        let lines = verdict::lines(&verdict, options.rate, played.placing, played.is_interrupted);
+        std::iter::once(String::new()).chain(lines).try_for_each(|line| context.out.line(line))
+    };
+    is_read(said)?;
     Ok(if verdict.ok { exit::DONE } else { exit::PROBLEM })
 }
 
-/// Removes the tables; if that cannot be done, what remains.
-async fn clean<DB: Shop>(stage: &Stage, pool: &Pool<DB>, table: &ShopTable) -> Result<(), String> {
+/// Whether somebody reads what was said.
+fn is_read(said: Result<(), Failure>) -> Result<bool, Failure> {
+    match said {
+        Ok(()) => Ok(true),
+        Err(Failure::ClosedPipe) => Ok(false),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Removes the tables, and the file if it was made for them; if that cannot be done, what remains.
+async fn clean<DB: Shop>(
+    stage: &Stage,
+    pool: &Pool<DB>,
+    table: &ShopTable,
+    removal: &str,
+) -> Result<(), String> {
     if stage.is_own_file() {
         return Ok(());
     }
     let cleaning = async {
         posthaste::drop_tables(pool, &stage.tables).await?;
-        DB::close(pool, table).await.map_err(Failure::from)
+        DB::close(pool, table).await?;
+        pool.close().await;
+        stage.remove_made_file().await
     };
     match tokio::time::timeout(CLEANING, cleaning).await {
         Ok(Ok(())) => Ok(()),
-        _ => Err(format!("the tables {}* could not be removed from {}", stage.prefix, stage.place)),
+        _ => Err(format!(
+            "the tables {}* could not be removed from {}: {removal} removes them",
+            stage.prefix, stage.place
+        )),
     }
 }
 

@@ -10,7 +10,7 @@ use posthaste::{Backend, DeadLetterFilter, Outbox, WorkerId};
 use sqlx::Pool;
 
 use super::{
-    ledger::{Delivery, LedgerReader},
+    ledger::{Delivery, LedgerReader, Process},
     order::{CUSTOMERS, QUEUE},
     producers::{Counts, Pace},
     snapshot::{Partition, Phase, Snapshot},
@@ -31,6 +31,7 @@ pub struct Observer<DB: Backend> {
     /// The latest order of each customer that was delivered: what is not later comes again.
     latest: Vec<u64>,
     delivered: u64,
+    by_second: u64,
     recent: VecDeque<(Instant, u64)>,
 }
 
@@ -55,6 +56,7 @@ impl<DB: Backend> Observer<DB> {
             deliveries: Vec::new(),
             latest,
             delivered: 0,
+            by_second: 0,
             recent,
         })
     }
@@ -112,6 +114,12 @@ impl<DB: Backend> Observer<DB> {
         time.max(orders).clamp(0.0, 1.0)
     }
 
+    /// How many deliveries there are by second processes.
+    pub fn by_second(&mut self) -> Result<u64, Failure> {
+        self.read()?;
+        Ok(self.by_second)
+    }
+
     fn read(&mut self) -> Result<(), Failure> {
         for delivery in self.reader.read()? {
             if let Some(latest) = self.latest.get_mut(delivery.order.customer as usize)
@@ -120,6 +128,7 @@ impl<DB: Backend> Observer<DB> {
                 *latest = delivery.order.number;
                 self.delivered += 1;
             }
+            self.by_second += u64::from(delivery.by == Process::Second);
             self.deliveries.push(delivery);
         }
         Ok(())

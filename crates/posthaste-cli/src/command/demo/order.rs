@@ -9,10 +9,11 @@ pub const CUSTOMERS: u32 = 24;
 /// Why an order with a declined card is rejected.
 pub const DECLINED: &str = "card declined";
 
-/// One of every so many orders is rolled back, and one of every so many has a card that is declined. The first of each comes soon, and
-/// no order is both: the one kind of ticket leaves 2, 6 or 10 when it is divided by the other's interval.
-const ROLLED_BACK_EVERY: u64 = 12;
-const DECLINED_EVERY: u64 = 100;
+/// One of every so many orders is rolled back, and one of every so many has a card that is declined. The first of each comes soon. On
+/// a quiet machine the tills take their tickets in turn: neither interval has a divisor in common with their number, so that every
+/// till has orders of each kind.
+const ROLLED_BACK_EVERY: u64 = 13;
+const DECLINED_EVERY: u64 = 101;
 const FIRST_DECLINED: u64 = 14;
 
 /// Which order it is: a customer's orders are numbered from 1, those that are rolled back included.
@@ -68,15 +69,28 @@ impl Fate {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::producers::TILLS, *};
 
     #[test]
     fn a_short_run_has_every_fate_in_it() {
-        let fates: Vec<_> = (1..=1200).map(Fate::of).collect();
+        let fates: Vec<_> = (1..=1313).map(Fate::of).collect();
         assert_eq!(fates[0], Fate::Delivered);
         assert!(fates[..20].contains(&Fate::RolledBack) && fates[..20].contains(&Fate::Declined));
         let count = |fate| fates.iter().filter(|found| **found == fate).count();
-        assert_eq!([count(Fate::RolledBack), count(Fate::Declined)], [100, 12]);
+        // One of those with a declined card is rolled back.
+        assert_eq!([count(Fate::RolledBack), count(Fate::Declined)], [101, 12]);
+    }
+
+    #[test]
+    fn tills_that_take_turns_have_orders_of_every_fate_alike() {
+        let tills = u64::from(TILLS);
+        let count = |till, fate| {
+            let tickets = (1..=13 * 101 * tills).filter(|ticket| ticket % tills == till);
+            tickets.filter(|ticket| Fate::of(*ticket) == fate).count()
+        };
+        for till in 0..tills {
+            assert_eq!([count(till, Fate::RolledBack), count(till, Fate::Declined)], [101, 12], "{till}");
+        }
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! The run itself, from the first order to the books being closed.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use posthaste::{Backend, DeadLetterFilter, MAX_DEAD_LETTER_LIMIT, Outbox, OutboxHandle};
 use sqlx::Pool;
@@ -12,19 +15,20 @@ use super::{
     ledger::{self, Ledger, Process},
     observer::Observer,
     order::{Order, OrderId, QUEUE},
-    producers::{Committed, Counts, Pace, Tills},
+    producers::{Counts, Pace, Placed, Tills},
     second::Second,
     shop::{Shop, ShopTable},
-    snapshot::Phase,
+    snapshot::{Phase, Snapshot},
     stage::Stage,
-    view::View,
+    view::{Audience, View},
     worker,
 };
 use crate::{Context, failure::Failure};
 
 /// How often to look.
 const INTERVAL: Duration = Duration::from_millis(200);
-/// How long nothing may happen at all before what is not delivered counts as lost. A lease, a back-off and a slow disk are shorter.
+/// How long nothing may happen at all before what is not delivered counts as lost. A back-off and a slow disk are shorter, and so is
+/// the lease of a worker that is killed; no other worker goes away and leaves one behind.
 const STANDSTILL: Duration = Duration::from_secs(30);
 
 /// What is needed to run it.
@@ -50,8 +54,7 @@ pub struct Played {
 /// What is known when everything is delivered.
 struct Delivered {
     began: u64,
-    committed_at: Vec<Committed>,
-    rolled_back: u64,
+    placed: Placed,
     kills: u64,
     is_interrupted: bool,
     placing: Duration,
@@ -88,7 +91,7 @@ impl<DB: Shop> Performance<'_, DB> {
         let (began, start) = (ledger::now(), Instant::now());
         observer.begin();
         let mut tills = Tills::open(&handle.outbox(), self.table, self.pace);
-        let counts = std::sync::Arc::clone(&tills.counts);
+        let counts = Arc::clone(&tills.counts);
         let is_interrupted = self.place(&mut tills, &mut second, observer).await?;
         let placing = start.elapsed();
         if let Some(second) = &mut second {
@@ -98,8 +101,7 @@ impl<DB: Shop> Performance<'_, DB> {
         self.drain(&counts, kills, is_interrupted, observer).await?;
         Ok(Delivered {
             began,
-            committed_at: tills.into_committed(),
-            rolled_back: counts.rolled_back(),
+            placed: tills.into_placed(),
             kills: kills.unwrap_or_default(),
             is_interrupted,
             placing,
@@ -115,6 +117,7 @@ impl<DB: Shop> Performance<'_, DB> {
     ) -> Result<bool, Failure> {
         let mut tick = ticks();
         let mut is_interrupted = false;
+        let counts = Arc::clone(&tills.counts);
         loop {
             tokio::select! {
                 closed = tills.closed() => {
@@ -124,21 +127,50 @@ impl<DB: Shop> Performance<'_, DB> {
                 () = self.interrupts.first(), if !is_interrupted => {
                     is_interrupted = true;
                     tills.close();
+                    self.view.interrupted(self.context)?;
                 }
                 lived = lives(second.as_mut()) => {
                     lived?;
                     if let Some(second) = second {
                         second.kill().await?;
-                        second.replace()?;
+                        second.replace(observer.by_second()?)?;
                     }
                 }
                 _ = tick.tick() => {
                     let kills = second.as_ref().map(|second| second.kills);
-                    let snapshot = observer.look(&tills.counts, observer.placing(), kills).await?;
-                    self.view.show(&snapshot, self.context)?;
+                    let phase = if is_interrupted { Phase::Interrupted } else { observer.placing() };
+                    let looked = self.look(observer, &counts, phase, kills).await?;
+                    // Whoever goes away wants no more of it, but a verdict there is.
+                    if looked.is_none_or(|(_, audience)| audience == Audience::HasSeenEnough) {
+                        is_interrupted = true;
+                        tills.close();
+                    }
+                    if let Some(second) = second {
+                        second.has_seen(observer.by_second()?);
+                    }
                 }
             }
         }
+    }
+
+    /// Looks and shows it; none if somebody interrupted it meanwhile, which is said at once, however long the look would take.
+    async fn look(
+        &mut self,
+        observer: &mut Observer<DB>,
+        counts: &Counts,
+        phase: Phase,
+        kills: Option<u64>,
+    ) -> Result<Option<(Snapshot, Audience)>, Failure> {
+        let is_interrupted = phase == Phase::Interrupted;
+        let snapshot = tokio::select! {
+            snapshot = observer.look(counts, phase, kills) => snapshot?,
+            () = self.interrupts.first(), if !is_interrupted => {
+                self.view.interrupted(self.context)?;
+                return Ok(None);
+            }
+        };
+        let audience = self.view.show(&snapshot, self.context)?;
+        Ok(Some((snapshot, audience)))
     }
 
     /// Until the outbox says that nothing is left to do, or nothing happens any more: then the books say what is lost.
@@ -146,7 +178,7 @@ impl<DB: Shop> Performance<'_, DB> {
         &mut self,
         counts: &Counts,
         kills: Option<u64>,
-        is_interrupted: bool,
+        mut is_interrupted: bool,
         observer: &mut Observer<DB>,
     ) -> Result<(), Failure> {
         let mut tick = ticks();
@@ -154,16 +186,16 @@ impl<DB: Shop> Performance<'_, DB> {
         loop {
             tick.tick().await;
             let phase = if is_interrupted { Phase::Interrupted } else { Phase::Draining };
-            let mut snapshot = observer.look(counts, phase, kills).await?;
+            let Some((mut snapshot, _)) = self.look(observer, counts, phase, kills).await? else {
+                is_interrupted = true;
+                continue;
+            };
             if snapshot.progress() != progress {
                 (progress, since) = (snapshot.progress(), Instant::now());
             }
-            let is_over = snapshot.is_settled() || since.elapsed() >= STANDSTILL;
-            if is_over {
+            if snapshot.is_settled() || since.elapsed() >= STANDSTILL {
                 snapshot.phase = Phase::Done;
-            }
-            self.view.show(&snapshot, self.context)?;
-            if is_over {
+                self.view.show(&snapshot, self.context)?;
                 return Ok(());
             }
         }
@@ -175,13 +207,13 @@ impl<DB: Shop> Performance<'_, DB> {
         observer: Observer<DB>,
         delivered: Delivered,
     ) -> Result<Played, Failure> {
-        let Delivered { began, committed_at, rolled_back, kills, is_interrupted, placing } = delivered;
+        let Delivered { began, placed, kills, is_interrupted, placing } = delivered;
         let filter = DeadLetterFilter::default().queue(QUEUE);
         let books = Books {
             began,
             committed: DB::orders(self.pool, self.table).await?,
-            committed_at,
-            rolled_back,
+            committed_at: placed.committed_at,
+            rolled_back: placed.rolled_back,
             deliveries: observer.into_deliveries()?,
             dead_letters: outbox.dead_letter_count(self.pool, &filter).await?,
             dead: dead(outbox, self.pool).await?,

@@ -77,10 +77,17 @@ impl Counts {
 /// An order, and when its commit returned.
 pub type Committed = (OrderId, u64);
 
+/// What the tills know of their orders first hand.
+#[derive(Debug, Default)]
+pub struct Placed {
+    pub committed_at: Vec<Committed>,
+    pub rolled_back: Vec<OrderId>,
+}
+
 pub struct Tills {
     pub counts: Arc<Counts>,
-    tasks: JoinSet<Result<Vec<Committed>, OutboxError>>,
-    committed: Vec<Committed>,
+    tasks: JoinSet<Result<Placed, OutboxError>>,
+    placed: Placed,
     stop: watch::Sender<bool>,
 }
 
@@ -99,7 +106,7 @@ impl Tills {
             };
             tasks.spawn(till.work(stop.subscribe()));
         }
-        Self { counts, tasks, committed: Vec::new(), stop }
+        Self { counts, tasks, placed: Placed::default(), stop }
     }
 
     /// No more orders; what is under way is finished.
@@ -112,13 +119,15 @@ impl Tills {
         while let Some(done) = self.tasks.join_next().await {
             let done =
                 done.map_err(|panic| OutboxError::Database(sqlx::Error::Io(std::io::Error::other(panic))))?;
-            self.committed.extend(done?);
+            let Placed { committed_at, rolled_back } = done?;
+            self.placed.committed_at.extend(committed_at);
+            self.placed.rolled_back.extend(rolled_back);
         }
         Ok(())
     }
 
-    pub fn into_committed(self) -> Vec<Committed> {
-        self.committed
+    pub fn into_placed(self) -> Placed {
+        self.placed
     }
 }
 
@@ -131,21 +140,22 @@ struct Till<DB: Shop> {
 }
 
 impl<DB: Shop> Till<DB> {
-    async fn work(self, mut stop: watch::Receiver<bool>) -> Result<Vec<Committed>, OutboxError> {
+    async fn work(self, mut stop: watch::Receiver<bool>) -> Result<Placed, OutboxError> {
         let mut numbers = vec![0; self.customers.len()];
-        let mut committed = Vec::new();
+        let mut placed = Placed::default();
         while let Some(ticket) = self.tickets.next(&mut stop).await {
             let place = fastrand::usize(..self.customers.len());
             numbers[place] += 1;
             let id = OrderId { customer: self.customers[place], number: numbers[place] };
             if self.place(id, Fate::of(ticket)).await? {
-                committed.push((id, ledger::now()));
+                placed.committed_at.push((id, ledger::now()));
                 self.counts.committed.fetch_add(1, Ordering::Relaxed);
             } else {
+                placed.rolled_back.push(id);
                 self.counts.rolled_back.fetch_add(1, Ordering::Relaxed);
             }
         }
-        Ok(committed)
+        Ok(placed)
     }
 
     /// Whether it was committed.

@@ -3,24 +3,28 @@
 use posthaste::Backend;
 use sqlx::{AssertSqlSafe, Pool, Transaction};
 
-use super::order::{Order, OrderId};
+use super::{
+    order::{Order, OrderId},
+    stage::Stage,
+};
+use crate::table_names::{PENDING, TABLES};
 
-/// The shop's table: its name begins as those of its outbox do, with a prefix that was checked.
+/// The shop's table: it is beside those of its outbox, and its name begins as theirs do.
 #[derive(Debug, Clone)]
 pub struct ShopTable {
     name: String,
 }
 
 impl ShopTable {
-    pub fn new(checked_prefix: &str) -> Self {
-        Self { name: format!("{checked_prefix}orders") }
+    pub fn new<DB: Shop>(stage: &Stage) -> Self {
+        Self { name: name::<DB>(stage, "orders") }
     }
 
     /// It must not be there yet: whoever makes it may remove it again.
-    fn create(&self) -> String {
+    fn create(&self, engine: &str) -> String {
         format!(
             "CREATE TABLE {} (customer INTEGER NOT NULL, number BIGINT NOT NULL, card_is_declined INTEGER NOT NULL, \
-             PRIMARY KEY (customer, number))",
+             PRIMARY KEY (customer, number)){engine}",
             self.name
         )
     }
@@ -38,8 +42,34 @@ impl ShopTable {
     }
 }
 
+/// The name of a table as SQL has it.
+fn name<DB: Shop>(stage: &Stage, table: &str) -> String {
+    let quoted = |name: &str| format!("{0}{name}{0}", DB::QUOTE);
+    let table = quoted(&format!("{}{table}", stage.prefix));
+    stage.schema.as_deref().map_or(table.clone(), |schema| format!("{}.{table}", quoted(schema)))
+}
+
+/// What removes all tables, for whoever has to do it by hand; each comes before those that it refers to.
+pub fn removal<DB: Shop>(stage: &Stage) -> String {
+    let pending = if DB::HAS_PENDING { Some(PENDING) } else { None };
+    let names = ["orders"].into_iter().chain(pending).chain(TABLES.into_iter().rev());
+    let names: Vec<_> = names.map(|table| name::<DB>(stage, table)).collect();
+    let statement = |names: &str| format!("DROP TABLE IF EXISTS {names};");
+    if DB::DROPS_MANY {
+        return statement(&names.join(", "));
+    }
+    names.iter().map(|name| statement(name)).collect::<Vec<_>>().join(" ")
+}
+
 /// A database that the shop can be on.
 pub trait Shop: Backend {
+    /// What names are quoted with. Those of the demo were checked, and have none of it in them.
+    const QUOTE: char;
+    /// Whether its outbox has a table that the others have not.
+    const HAS_PENDING: bool;
+    /// Whether one statement can remove several tables.
+    const DROPS_MANY: bool;
+
     fn open(pool: &Pool<Self>, table: &ShopTable) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
     fn save(
@@ -58,10 +88,14 @@ pub trait Shop: Backend {
 }
 
 macro_rules! shop_on {
-    ($database:ty, $places:literal) => {
+    ($database:ty, $places:literal, $quote:literal, $engine:literal, pending: $pending:literal, many: $many:literal) => {
         impl Shop for $database {
+            const QUOTE: char = $quote;
+            const HAS_PENDING: bool = $pending;
+            const DROPS_MANY: bool = $many;
+
             async fn open(pool: &Pool<Self>, table: &ShopTable) -> Result<(), sqlx::Error> {
-                sqlx::query(AssertSqlSafe(table.create())).execute(pool).await.map(drop)
+                sqlx::query(AssertSqlSafe(table.create($engine))).execute(pool).await.map(drop)
             }
 
             async fn save(
@@ -91,9 +125,10 @@ macro_rules! shop_on {
     };
 }
 
-shop_on!(sqlx::Postgres, "$1, $2, $3");
-shop_on!(sqlx::MySql, "?, ?, ?");
-shop_on!(sqlx::Sqlite, "?, ?, ?");
+shop_on!(sqlx::Postgres, "$1, $2, $3", '"', "", pending: false, many: true);
+// Other engines would keep what is rolled back.
+shop_on!(sqlx::MySql, "?, ?, ?", '`', " ENGINE = InnoDB", pending: true, many: true);
+shop_on!(sqlx::Sqlite, "?, ?, ?", '"', "", pending: false, many: false);
 
 fn order((customer, number, card_is_declined): (i32, i64, i32)) -> Order {
     let id = OrderId { customer: customer.cast_unsigned(), number: number.cast_unsigned() };

@@ -17,6 +17,13 @@ pub enum View {
     Silent,
 }
 
+/// Whoever reads what is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    Looks,
+    HasSeenEnough,
+}
+
 /// A line a second.
 pub struct Lines {
     next: Duration,
@@ -29,6 +36,7 @@ pub struct Live {
     term: Term,
     multi: MultiProgress,
     lines: Vec<ProgressBar>,
+    last: Snapshot,
 }
 
 impl View {
@@ -40,16 +48,46 @@ impl View {
         if multi.is_hidden() {
             return Self::Lines(Lines { next: Duration::from_secs(1), is_interrupted: false });
         }
-        Self::Live(Live { title, term: Term::stdout(), multi, lines: Vec::new() })
+        let last = Snapshot::default();
+        Self::Live(Live { title, term: Term::stdout(), multi, lines: Vec::new(), last })
     }
 
-    pub fn show(&mut self, snapshot: &Snapshot, context: &Context) -> Result<(), Failure> {
-        match self {
-            Self::Live(live) => live.show(snapshot),
-            Self::Lines(lines) => lines.show(snapshot, context)?,
-            Self::Silent => {}
+    /// Whether anybody still looks; if not, nothing is shown any more.
+    pub fn show(&mut self, snapshot: &Snapshot, context: &Context) -> Result<Audience, Failure> {
+        let shown = match self {
+            Self::Live(live) => {
+                live.show(snapshot);
+                Ok(())
+            }
+            Self::Lines(lines) => lines.show(snapshot, context),
+            Self::Silent => Ok(()),
+        };
+        self.audience(shown)
+    }
+
+    /// Says at once that somebody interrupted it, before anything is known that is newer than what was shown last.
+    pub fn interrupted(&mut self, context: &Context) -> Result<Audience, Failure> {
+        let shown = match self {
+            Self::Live(live) => {
+                let last = Snapshot { phase: Phase::Interrupted, ..live.last.clone() };
+                live.show(&last);
+                Ok(())
+            }
+            Self::Lines(lines) => lines.interrupted(context),
+            Self::Silent => Ok(()),
+        };
+        self.audience(shown)
+    }
+
+    fn audience(&mut self, shown: Result<(), Failure>) -> Result<Audience, Failure> {
+        match shown {
+            Ok(()) => Ok(Audience::Looks),
+            Err(Failure::ClosedPipe) => {
+                *self = Self::Silent;
+                Ok(Audience::HasSeenEnough)
+            }
+            Err(failure) => Err(failure),
         }
-        Ok(())
     }
 
     /// Leaves what was shown last where it is.
@@ -67,6 +105,7 @@ impl View {
 
 impl Live {
     fn show(&mut self, snapshot: &Snapshot) {
+        self.last = snapshot.clone();
         // A character in the last column would make some terminals go to the next line.
         let width = usize::from(self.term.size().1).saturating_sub(1).max(1);
         let lines = screen::lines(&self.title, snapshot, width);
@@ -87,15 +126,22 @@ impl Live {
 
 impl Lines {
     fn show(&mut self, snapshot: &Snapshot, context: &Context) -> Result<(), Failure> {
-        if snapshot.phase == Phase::Interrupted && !self.is_interrupted {
-            self.is_interrupted = true;
-            context.out.line("interrupted: delivering the rest; once more to end at once")?;
+        if snapshot.phase == Phase::Interrupted {
+            self.interrupted(context)?;
         }
         if snapshot.elapsed >= self.next {
             self.next = Duration::from_secs(snapshot.elapsed.as_secs() + 1);
             context.out.line(line(snapshot))?;
         }
         Ok(())
+    }
+
+    fn interrupted(&mut self, context: &Context) -> Result<(), Failure> {
+        if self.is_interrupted {
+            return Ok(());
+        }
+        self.is_interrupted = true;
+        context.out.line("interrupted: delivering the rest; once more to end at once")
     }
 }
 

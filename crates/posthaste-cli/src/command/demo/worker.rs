@@ -12,6 +12,7 @@ use tokio::io::AsyncReadExt;
 use super::{
     ledger::{self, Delivery, Ledger, Process},
     order::{DECLINED, Order, PARTITIONS, QUEUE, key},
+    stage,
 };
 use crate::{
     Context,
@@ -25,6 +26,8 @@ use crate::{
 /// may have a password in it.
 pub const URL_VARIABLE: &str = "DATABASE_URL";
 pub const PREFIX_VARIABLE: &str = "POSTHASTE_DEMO_TABLE_PREFIX";
+/// Empty for that of the connection.
+pub const SCHEMA_VARIABLE: &str = "POSTHASTE_DEMO_SCHEMA";
 /// What that process says when it is at work.
 pub const READY: &str = "ready";
 
@@ -96,7 +99,8 @@ pub async fn run(options: &DemoWorker, context: &Context) -> Outcome {
             Failure::Usage(format!("{name} is not set: `posthaste demo --kill` starts this command"))
         })
     };
-    let tables = Tables::default().prefix(&variable(PREFIX_VARIABLE)?)?;
+    let schema = std::env::var(SCHEMA_VARIABLE).ok().filter(|schema| !schema.is_empty());
+    let tables = stage::tables(&variable(PREFIX_VARIABLE)?, schema.as_deref())?;
     let address = Address::of(&variable(URL_VARIABLE)?)?;
     let database = address.open(false, CONNECTIONS, context.common.connect_timeout).await?;
     on!(database, pool => Box::pin(work(&pool, &tables, &options.ledger, context)).await)

@@ -83,14 +83,15 @@ impl Report {
         match result {
             Ok(findings) => self.push(examination, findings, true),
             Err(sqlx::Error::Database(said)) => {
-                self.unexamined(
-                    examination,
-                    &format!("the database says: {}", said.message()),
-                    &advice(&*said),
-                );
+                let because = format!("the database says: {}", said.message());
+                if is_late(&*said) {
+                    self.locked(examination, &because);
+                } else {
+                    self.unexamined(examination, &because, advice(&*said));
+                }
             }
             Err(sqlx::Error::Io(error)) if error.kind() == std::io::ErrorKind::TimedOut => {
-                self.unexamined(examination, "it took too long", TOO_LATE);
+                self.locked(examination, "it took too long");
             }
             Err(error) => return Err(error.into()),
         }
@@ -125,6 +126,12 @@ impl Report {
         self.push(examination, vec![Finding::notice(summary, advice)], false);
     }
 
+    /// Says that something was not examined because of somebody's lock, which is in the way of the outbox, too.
+    fn locked(&mut self, examination: Examination, because: &str) {
+        let summary = format!("not examined, because {because}");
+        self.push(examination, vec![Finding::warning(summary, TOO_LATE)], false);
+    }
+
     fn push(&mut self, examination: Examination, mut findings: Vec<Finding>, was_possible: bool) {
         for finding in &mut findings {
             finding.code = examination.code;
@@ -146,19 +153,25 @@ impl Report {
 }
 
 /// What to do about what took too long.
-const TOO_LATE: &str =
-    "somebody holds a lock that is in the way, or the server is very busy: try again later";
+const TOO_LATE: &str = "a session holds a lock on the tables, or the server is very busy: workers wait, too. Find it (long-transaction \
+                        may name it, also with --long-transaction 1s), let it end, and look again";
+
+/// Whether a lock or a statement took too long.
+fn is_late(said: &dyn sqlx::error::DatabaseError) -> bool {
+    matches!(&*said.code().unwrap_or_default(), "55P03" | "57014")
+        || matches!(number(said), Some(1205 | 1969 | 3024))
+}
 
 /// What to do about what the database refused.
-fn advice(said: &dyn sqlx::error::DatabaseError) -> String {
-    let number = said.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number);
-    let code = said.code().unwrap_or_default();
-    // A lock or a statement that took too long; then, no right to it.
-    if matches!(&*code, "55P03" | "57014") || matches!(number, Some(1205 | 1969 | 3024)) {
-        TOO_LATE.to_owned()
-    } else if &*code == "42501" || matches!(number, Some(1044 | 1142 | 1143 | 1227)) {
-        "look as a user who may, or give this one the right".to_owned()
+fn advice(said: &dyn sqlx::error::DatabaseError) -> &'static str {
+    if &*said.code().unwrap_or_default() == "42501" || matches!(number(said), Some(1044 | 1142 | 1143 | 1227))
+    {
+        "look as a user who may, or give this one the right"
     } else {
-        "see whether the other findings explain it; the server's log may say more".to_owned()
+        "see whether the other findings explain it; the server's log may say more"
     }
+}
+
+fn number(said: &dyn sqlx::error::DatabaseError) -> Option<u16> {
+    said.try_downcast_ref::<MySqlDatabaseError>().map(MySqlDatabaseError::number)
 }

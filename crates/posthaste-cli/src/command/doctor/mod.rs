@@ -32,7 +32,7 @@ use self::finding::{Done, Finding, Report, Severity};
 use crate::{
     Context,
     args::Doctor,
-    database::Database,
+    database::{Address, Database},
     exit,
     failure::{Failure, Outcome},
     output::printable,
@@ -79,11 +79,11 @@ pub async fn run(options: &Doctor, context: &Context) -> Outcome {
     let (tables, address) = (context.tables()?, context.address()?.to_string());
     let patient = Patient {
         tables: &tables,
-        prefix: &context.common.table_prefix,
+        prefix: context.common.table_prefix(),
         schema: context.common.schema.as_deref(),
         long_transaction: options.long_transaction,
     };
-    let database = context.open().await?;
+    let database = open(context).await?;
     let examining = async {
         match database {
             Database::Postgres(pool) => postgres::examine(&pool, &patient).await,
@@ -116,6 +116,16 @@ pub async fn run(options: &Doctor, context: &Context) -> Outcome {
         context.out.line(summary(&report))?;
     }
     Ok(if report.is_well() { exit::DONE } else { exit::PROBLEM })
+}
+
+/// The database, as far as it can be opened: what is wrong with a file is for us to say.
+async fn open(context: &Context) -> Result<Database, Failure> {
+    match context.address()? {
+        Address::Sqlite(options) if options.get_filename().is_file() => {
+            Ok(Database::Sqlite(sqlx::SqlitePool::connect_lazy_with(*options)))
+        }
+        _ => context.open().await,
+    }
 }
 
 /// A line for an examination, or two for each thing that it found.

@@ -13,10 +13,6 @@ use super::{
 pub const SCHEMA: Examination =
     Examination { code: "schema", fine: "the tables are there, and fit this command" };
 
-/// The outbox's tables on every database.
-pub const TABLES: [&str; 8] =
-    ["meta", "queue", "partition", "incoming", "tick", "outgoing", "cursor", "dead_letter"];
-
 /// Why tables are not examined.
 pub const NO_TABLES: &str = "the tables are not there";
 pub const SEE: &str = "see schema";
@@ -28,8 +24,8 @@ pub struct Elsewhere {
     pub prefix: String,
 }
 
-/// How long the library may take to look at the tables: it waits for whoever has locked them.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the library may take to look at the tables: it waits for whoever has locked them, and finds out about poolers.
+const PATIENCE: Duration = Duration::from_secs(8);
 
 /// What the library says to the tables.
 pub async fn fits<DB: Backend>(

@@ -1,18 +1,15 @@
 //! What can be wrong with a SQLite file.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
-use sqlx::{ConnectOptions, Connection, Row, SqliteConnection, SqlitePool, sqlite::SqliteConnectOptions};
+use sqlx::{ConnectOptions, Connection, Row, SqlitePool, sqlite::SqliteConnectOptions};
 
 use super::{
     Patient,
     finding::{Examination, Finding, Report},
-    schema::{self, Elsewhere, SCHEMA, TABLES},
+    schema::{self, Elsewhere, SCHEMA},
 };
-use crate::{failure::Failure, output::span};
+use crate::{failure::Failure, output::span, table_names::TABLES};
 
 const RIGHTS: Examination = Examination { code: "rights", fine: "the file and its folder can be written to" };
 const WRITER: Examination =
@@ -30,6 +27,8 @@ const LARGE_WAL: u64 = 64 * 1024 * 1024;
 const LARGE_FILE: i64 = 64 * 1024 * 1024;
 /// How long to wait for a writer, at most.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// The same if somebody was waited for already.
+const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 /// How SQLite numbers what it refuses.
 mod code {
@@ -37,117 +36,209 @@ mod code {
     pub const READ_ONLY: i32 = 8;
     pub const CORRUPT: i32 = 11;
     pub const CANNOT_OPEN: i32 = 14;
+    pub const NOT_A_DATABASE: i32 = 26;
+}
+
+/// What keeps most of the examinations from being made.
+enum Illness {
+    /// What SQLite says of it.
+    Damaged(String),
+    /// Somebody lets nobody else near the file.
+    Excluded,
+}
+
+fn illness(error: &sqlx::Error) -> Option<Illness> {
+    match primary_code(error)? {
+        code::CORRUPT | code::NOT_A_DATABASE => Some(Illness::Damaged(said(error))),
+        code::BUSY => Some(Illness::Excluded),
+        _ => None,
+    }
+}
+
+/// The report as it grows, and whether the file was found damaged by anything that was done with it.
+struct Visit {
+    report: Report,
+    damage: Option<String>,
 }
 
 pub async fn examine(pool: &SqlitePool, patient: &Patient<'_>) -> Result<Report, Failure> {
-    let mut report = Report::default();
     let options = (*pool.connect_options()).clone();
+    let file = std::path::absolute(options.get_filename())?;
+    let mut visit = Visit { report: Report::default(), damage: None };
+    visit.report.version = format!("SQLite {}", version().await?);
+
+    let wait = patient.long_transaction.min(LONGEST_WAIT);
+    let written = may_write(options.clone().busy_timeout(wait)).await;
+    // Whoever has waited once need not wait again for the same.
+    let is_busy = written.as_ref().is_err_and(|error| primary_code(error) == Some(code::BUSY));
+    let wait = if is_busy { SHORT_WAIT } else { LONGEST_WAIT };
     // We only look. The pool would do more than that: the library switches the journal on it.
-    let looking = SqlitePool::connect_lazy_with(options.clone().read_only(true).create_if_missing(false));
-    let mut conn = looking.acquire().await?;
-    report.version = format!("SQLite {}", text(&mut conn, "SELECT sqlite_version()").await?);
-    let file = file_of(&mut conn).await?;
+    let looking = options.read_only(true).create_if_missing(false).busy_timeout(wait);
+    let looking = SqlitePool::connect_lazy_with(looking);
 
-    report.add(SCHEMA, schema(&looking, &mut conn, patient).await)?;
-    let (rights, writer) = may_write(options, file.as_deref(), patient).await?;
-    report.add(RIGHTS, Ok(rights))?;
-    match writer {
-        Some(writer) => report.add(WRITER, Ok(writer))?,
-        None => report.unexamined(WRITER, "we may not write here either", "see rights"),
+    let there = match tables(&looking).await {
+        Ok(there) => Ok(there),
+        Err(error) => Err(illness(&error).ok_or(error)?),
+    };
+    match &there {
+        Ok(there) => visit.add(SCHEMA, schema(&looking, there, patient).await)?,
+        Err(illness) => visit.unexamined(SCHEMA, illness),
     }
-    if has_tables(&mut conn, patient).await? {
-        report.add(JOURNAL, journal(&mut conn, file.is_some()).await)?;
-    } else {
+    visit.writing(written, &file, patient)?;
+    match &there {
+        Ok(there) if there.contains(&format!("{}meta", patient.prefix)) => {
+            visit.add(JOURNAL, journal(&looking).await)?;
+        }
         // Making them switches it.
-        report.unexamined(JOURNAL, schema::NO_TABLES, schema::SEE);
+        Ok(_) => visit.report.unexamined(JOURNAL, schema::NO_TABLES, schema::SEE),
+        Err(illness) => visit.unexamined(JOURNAL, illness),
     }
-    report.add(WAL_SIZE, Ok(wal_size(file.as_deref())))?;
-    integrity(&mut report, &mut conn).await?;
-    Ok(report)
+    visit.report.add(WAL_SIZE, Ok(wal_size(&file)))?;
+    visit.integrity(&looking).await?;
+    Ok(visit.report)
 }
 
-async fn text(conn: &mut SqliteConnection, sql: &'static str) -> Result<String, sqlx::Error> {
-    sqlx::raw_sql(sql).fetch_one(conn).await?.try_get(0)
+impl Visit {
+    /// Takes down what an examination came to; whoever could not be examined because of an illness is not the one who has it.
+    fn add(
+        &mut self,
+        examination: Examination,
+        found: Result<Vec<Finding>, sqlx::Error>,
+    ) -> Result<(), Failure> {
+        match found.as_ref().err().and_then(illness) {
+            Some(illness) => self.unexamined(examination, &illness),
+            None => self.report.add(examination, found)?,
+        }
+        Ok(())
+    }
+
+    fn unexamined(&mut self, examination: Examination, illness: &Illness) {
+        match illness {
+            Illness::Damaged(said) => {
+                self.damage.get_or_insert_with(|| said.clone());
+                self.report.unexamined(examination, "the file is damaged", "see integrity");
+            }
+            Illness::Excluded => {
+                self.report.unexamined(examination, "somebody else writes", "see long-transaction");
+            }
+        }
+    }
+
+    /// Whether we may write, and whether somebody keeps us from it for long.
+    fn writing(
+        &mut self,
+        written: Result<(), sqlx::Error>,
+        file: &Path,
+        patient: &Patient<'_>,
+    ) -> Result<(), Failure> {
+        let Err(error) = written else {
+            self.report.add(RIGHTS, Ok(folder(file)))?;
+            return self.report.add(WRITER, Ok(Vec::new()));
+        };
+        match (illness(&error), primary_code(&error)) {
+            (Some(illness @ Illness::Excluded), _) => {
+                self.unexamined(RIGHTS, &illness);
+                self.report.add(WRITER, Ok(vec![somebody_writes(patient)]))
+            }
+            (Some(illness), _) => {
+                self.unexamined(RIGHTS, &illness);
+                self.unexamined(WRITER, &illness);
+                Ok(())
+            }
+            (None, Some(code::READ_ONLY | code::CANNOT_OPEN)) => {
+                let found = Finding::problem(
+                    format!("{} cannot be written to: {}", file.display(), said(&error)),
+                    "give this user the right to write to the file and to its folder, where the WAL is; take mode=ro and \
+                     immutable out of the URL",
+                );
+                self.report.add(RIGHTS, Ok(vec![found]))?;
+                // Without the right to write, nothing is known of the others.
+                self.report.unexamined(WRITER, "we may not write here either", "see rights");
+                Ok(())
+            }
+            _ => Err(error.into()),
+        }
+    }
+
+    /// Only of what is read in a moment, unless the damage shows already.
+    async fn integrity(&mut self, pool: &SqlitePool) -> Result<(), Failure> {
+        if self.damage.is_none() {
+            match check(pool).await {
+                Ok(Checked::Sound) => return self.report.add(INTEGRITY, Ok(Vec::new())),
+                Ok(Checked::Damaged(said)) => self.damage = Some(said),
+                Ok(Checked::TooLarge(mib)) => {
+                    self.report.unexamined(
+                        INTEGRITY,
+                        &format!("the file has {mib} MiB, which takes long to read"),
+                        "run PRAGMA quick_check when there is time",
+                    );
+                    return Ok(());
+                }
+                Err(error) => match illness(&error) {
+                    Some(Illness::Damaged(said)) => self.damage = Some(said),
+                    _ => return self.add(INTEGRITY, Err(error)),
+                },
+            }
+        }
+        let said = self.damage.as_deref().unwrap_or_default();
+        let found = Finding::problem(
+            format!("the file is damaged: {said}"),
+            "stop everything that uses it, keep a copy, and restore a backup; or see what `sqlite3 FILE .recover` saves",
+        );
+        self.report.add(INTEGRITY, Ok(vec![found]))
+    }
 }
 
-/// The file that the database is in; none if it is in memory.
-async fn file_of(conn: &mut SqliteConnection) -> Result<Option<PathBuf>, sqlx::Error> {
-    let sql = "SELECT file FROM pragma_database_list WHERE name = 'main' AND file <> ''";
-    let file: Option<String> = sqlx::query_scalar(sql).fetch_optional(conn).await?;
-    Ok(file.map(PathBuf::from))
+/// Of the library that is built in: no file is needed for it.
+async fn version() -> Result<String, sqlx::Error> {
+    let mut conn = SqliteConnectOptions::new().in_memory(true).connect().await?;
+    sqlx::query_scalar("SELECT sqlite_version()").fetch_one(&mut conn).await
+}
+
+async fn text(pool: &SqlitePool, sql: &'static str) -> Result<String, sqlx::Error> {
+    sqlx::raw_sql(sql).fetch_one(pool).await?.try_get(0)
+}
+
+async fn tables(pool: &SqlitePool) -> Result<Vec<String>, sqlx::Error> {
+    sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'table'").fetch_all(pool).await
 }
 
 async fn schema(
     pool: &SqlitePool,
-    conn: &mut SqliteConnection,
+    there: &[String],
     patient: &Patient<'_>,
 ) -> Result<Vec<Finding>, sqlx::Error> {
     use posthaste::OutboxError::Unsuitable;
     // That the journal is no WAL, and cannot be made one by who only looks, is another examination's matter.
     let said = schema::fits(pool, patient).await?.filter(|error| !matches!(error, Unsuitable(_)));
-    let there: Vec<String> = sqlx::query_scalar("SELECT name FROM sqlite_schema WHERE type = 'table'")
-        .fetch_all(&mut *conn)
-        .await?;
     let elsewhere: Vec<String> =
-        sqlx::query_scalar(include_str!("sql/sqlite/elsewhere.sql")).fetch_all(conn).await?;
+        sqlx::query_scalar(include_str!("sql/sqlite/elsewhere.sql")).fetch_all(pool).await?;
     let elsewhere: Vec<_> = elsewhere.into_iter().map(|prefix| Elsewhere { schema: None, prefix }).collect();
-    Ok(schema::findings(said.as_ref(), &patient.tables(&TABLES), &there, &elsewhere))
+    Ok(schema::findings(said.as_ref(), &patient.tables(&TABLES), there, &elsewhere))
 }
 
-async fn has_tables(conn: &mut SqliteConnection, patient: &Patient<'_>) -> Result<bool, sqlx::Error> {
-    let sql = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?)";
-    sqlx::query_scalar(sql).bind(format!("{}meta", patient.prefix)).fetch_one(conn).await
+/// Found out by a transaction that is rolled back.
+async fn may_write(options: SqliteConnectOptions) -> Result<(), sqlx::Error> {
+    let mut conn = options.connect().await?;
+    let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
+    // Only now does SQLite say that it may not write; nobody ever sees that table.
+    sqlx::raw_sql("CREATE TABLE main.posthaste_doctor (x)").execute(&mut *tx).await?;
+    tx.rollback().await?;
+    conn.close().await
 }
 
-/// Whether we may write, and whether somebody keeps us from it for long: found out by a transaction that is rolled back. Without the
-/// right to write, nothing is said of the others.
-async fn may_write(
-    options: SqliteConnectOptions,
-    file: Option<&Path>,
-    patient: &Patient<'_>,
-) -> Result<(Vec<Finding>, Option<Vec<Finding>>), sqlx::Error> {
-    let wait = patient.long_transaction.min(LONGEST_WAIT);
-    let trying = async {
-        let mut conn = options.busy_timeout(wait).connect().await?;
-        let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
-        // Only now does SQLite say that it may not write; nobody ever sees that table.
-        sqlx::raw_sql("CREATE TABLE main.posthaste_doctor (x)").execute(&mut *tx).await?;
-        tx.rollback().await?;
-        conn.close().await
-    };
-    let error = match trying.await {
-        Ok(()) => return Ok((folder(file), Some(Vec::new()))),
-        Err(error) => error,
-    };
-    let shown = file.unwrap_or(Path::new("the database")).display();
-    let said = error.as_database_error().map_or_else(|| error.to_string(), |said| said.message().to_owned());
-    match primary_code(&error) {
-        Some(code::BUSY) => Ok((
-            Vec::new(),
-            Some(vec![Finding::warning(
-                format!(
-                    "somebody has been writing for longer than {}, and every other writer waits",
-                    span(wait)
-                ),
-                "find the process that has a transaction open on the file (fuser, lsof), and let it commit sooner: with SQLite, \
-                 there is one writer at a time",
-            )]),
-        )),
-        Some(code::READ_ONLY | code::CANNOT_OPEN) => Ok((
-            vec![Finding::problem(
-                format!("{shown} cannot be written to: {said}"),
-                "give this user the right to write to the file and to its folder, where the WAL is; take mode=ro and immutable out \
-                 of the URL",
-            )],
-            None,
-        )),
-        _ => Err(error),
-    }
+fn somebody_writes(patient: &Patient<'_>) -> Finding {
+    let wait = span(patient.long_transaction.min(LONGEST_WAIT));
+    Finding::warning(
+        format!("somebody has been writing for longer than {wait}, and every other writer waits"),
+        "find the process that has a transaction open on the file (fuser, lsof), and let it commit sooner: with SQLite, there is \
+         one writer at a time",
+    )
 }
 
 /// The WAL is made in the folder and removed there.
-fn folder(file: Option<&Path>) -> Vec<Finding> {
-    let Some(folder) = file.and_then(Path::parent) else { return Vec::new() };
+fn folder(file: &Path) -> Vec<Finding> {
+    let Some(folder) = file.parent() else { return Vec::new() };
     match tempfile::tempfile_in(folder) {
         Ok(_) => Vec::new(),
         Err(error) => vec![Finding::problem(
@@ -157,14 +248,19 @@ fn folder(file: Option<&Path>) -> Vec<Finding> {
     }
 }
 
+/// In the words of SQLite.
+fn said(error: &sqlx::Error) -> String {
+    error.as_database_error().map_or_else(|| error.to_string(), |said| said.message().to_owned())
+}
+
 fn primary_code(error: &sqlx::Error) -> Option<i32> {
     let code = error.as_database_error()?.code()?.parse::<i32>().ok()?;
     Some(code & 0xff)
 }
 
-async fn journal(conn: &mut SqliteConnection, is_file: bool) -> Result<Vec<Finding>, sqlx::Error> {
-    let mode = text(conn, "PRAGMA main.journal_mode").await?;
-    if mode == "wal" || !is_file {
+async fn journal(pool: &SqlitePool) -> Result<Vec<Finding>, sqlx::Error> {
+    let mode = text(pool, "PRAGMA main.journal_mode").await?;
+    if mode == "wal" {
         return Ok(Vec::new());
     }
     Ok(vec![Finding::warning(
@@ -176,8 +272,7 @@ async fn journal(conn: &mut SqliteConnection, is_file: bool) -> Result<Vec<Findi
     )])
 }
 
-fn wal_size(file: Option<&Path>) -> Vec<Finding> {
-    let Some(file) = file else { return Vec::new() };
+fn wal_size(file: &Path) -> Vec<Finding> {
     let mut log = file.as_os_str().to_owned();
     log.push("-wal");
     match std::fs::metadata(&log) {
@@ -193,30 +288,20 @@ fn wal_size(file: Option<&Path>) -> Vec<Finding> {
     }
 }
 
-/// Only of what is read in a moment.
-async fn integrity(report: &mut Report, conn: &mut SqliteConnection) -> Result<(), Failure> {
+/// What a look at all of the file came to.
+enum Checked {
+    Sound,
+    Damaged(String),
+    /// So many MiB.
+    TooLarge(i64),
+}
+
+async fn check(pool: &SqlitePool) -> Result<Checked, sqlx::Error> {
     let sql = "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size";
-    let bytes: i64 = sqlx::query_scalar(sql).fetch_one(&mut *conn).await?;
+    let bytes: i64 = sqlx::query_scalar(sql).fetch_one(pool).await?;
     if bytes > LARGE_FILE {
-        report.unexamined(
-            INTEGRITY,
-            &format!("the file has {} MiB, which takes long to read", bytes >> 20),
-            "run PRAGMA quick_check when there is time",
-        );
-        return Ok(());
+        return Ok(Checked::TooLarge(bytes >> 20));
     }
-    let said = match text(conn, "PRAGMA main.quick_check(1)").await {
-        Err(error) if primary_code(&error) == Some(code::CORRUPT) => Ok(error.to_string()),
-        said => said,
-    };
-    let found = said.map(|said| {
-        if said == "ok" {
-            return Vec::new();
-        }
-        vec![Finding::problem(
-            format!("the file is damaged: {said}"),
-            "stop everything that uses it, keep a copy, and restore a backup; or see what `sqlite3 FILE .recover` saves",
-        )]
-    });
-    report.add(INTEGRITY, found)
+    let said = text(pool, "PRAGMA main.quick_check(1)").await?;
+    Ok(if said == "ok" { Checked::Sound } else { Checked::Damaged(said) })
 }

@@ -9,12 +9,27 @@ use crate::{
 };
 
 on_every_database!(
+    no_table_is_forgotten,
     an_outbox_at_work_is_well,
     tables_that_are_not_there_are_found,
     tables_elsewhere_are_pointed_to,
     tables_of_a_later_version_are_found,
     a_table_that_was_dropped_is_found,
 );
+
+/// Whatever table is not there, it is missed; so the list of them is that of the tables that `migrate` makes.
+async fn no_table_is_forgotten(ground: &Ground) {
+    ground.posthaste(&["migrate"]).succeeds();
+    let tables = ground.tables().await;
+    for table in tables.iter().filter(|table| *table != "posthaste_meta") {
+        ground.sql(&format!("ALTER TABLE {table} RENAME TO {table}_away")).await;
+        let diagnosis = diagnose(ground, &[]);
+        let (summary, _) = diagnosis.only("schema", "problem");
+        assert!(summary.starts_with(&format!("{table} is missing")), "{summary}");
+        ground.sql(&format!("ALTER TABLE {table}_away RENAME TO {table}")).await;
+    }
+    assert_eq!(diagnose(ground, &[]).code, 0, "and of no others");
+}
 
 async fn an_outbox_at_work_is_well(ground: &Ground) {
     let delivering = Box::pin(ground.deliver("orders", Partitions::of(4), Accept)).await;

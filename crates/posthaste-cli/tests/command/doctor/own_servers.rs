@@ -1,10 +1,6 @@
 //! What can be wrong with a server as a whole: on servers of the tests' own, since it would be wrong for all tests.
 
-use std::{
-    ffi::OsString,
-    process::Command,
-    time::{Duration, Instant},
-};
+use std::{ffi::OsString, process::Command};
 
 use super::{Diagnosis, diagnosis as diagnosis_of};
 use crate::posthaste::Posthaste;
@@ -18,6 +14,11 @@ struct OwnServer {
 
 impl OwnServer {
     fn start(kind: &str, settings: &str) -> Self {
+        Self::start_in("UTC", kind, settings)
+    }
+
+    /// In a time zone.
+    fn start_in(zone: &str, kind: &str, settings: &str) -> Self {
         let xtask =
             std::env::var_os("POSTHASTE_XTASK").expect("POSTHASTE_XTASK is not set: run `cargo xtask test`");
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -27,8 +28,8 @@ impl OwnServer {
         for database in ["POSTGRES", "MARIADB", "MYSQL"] {
             up.env_remove(format!("POSTHASTE_TEST_{database}_URL"));
         }
-        let output =
-            up.args(["--db", kind]).env("POSTHASTE_MYSQL_SETTINGS", settings).output().expect("xtask runs");
+        up.args(["--db", kind]).env("POSTHASTE_MYSQL_SETTINGS", settings).env("TZ", zone);
+        let output = up.output().expect("xtask runs");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).expect("text");
         text.split('\'').nth(1).expect("an URL in quotes").clone_into(&mut server.url);
@@ -57,15 +58,6 @@ impl Drop for OwnServer {
     }
 }
 
-/// Looks until it is so.
-async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while !is_so().await {
-        assert!(Instant::now() < deadline, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 mod postgres {
     use std::{
         io::{Read, Write},
@@ -74,7 +66,8 @@ mod postgres {
 
     use sqlx::{Connection, PgConnection};
 
-    use super::{OwnServer, until};
+    use super::OwnServer;
+    use crate::ground::eventually;
 
     #[tokio::test]
     async fn a_server_that_never_vacuums_is_found() {
@@ -83,7 +76,7 @@ mod postgres {
         let mut conn = PgConnection::connect(&server.url).await.unwrap();
         sqlx::raw_sql("ALTER SYSTEM SET autovacuum = off").execute(&mut conn).await.unwrap();
         sqlx::raw_sql("SELECT pg_reload_conf()").execute(&mut conn).await.unwrap();
-        until("autovacuum is off", async || {
+        eventually("autovacuum is off", async || {
             sqlx::query_scalar::<_, String>("SHOW autovacuum").fetch_one(&mut conn).await.unwrap() == "off"
         })
         .await;
@@ -107,13 +100,13 @@ mod postgres {
         standby.ask("CREATE_REPLICATION_SLOT gone PHYSICAL", b'Z');
         standby.ask(&format!("START_REPLICATION SLOT gone PHYSICAL {place}"), b'W');
         standby.report(xmin.parse().unwrap());
-        until("the slot has what the standby needs", async || {
+        eventually("the slot has what the standby needs", async || {
             text(&mut conn, "SELECT xmin::text FROM pg_replication_slots").await.is_some()
         })
         .await;
         assert_eq!(server.diagnose().code, 0, "it is connected, and not far behind");
         drop(standby);
-        until("the slot is not in use", async || {
+        eventually("the slot is not in use", async || {
             text(&mut conn, "SELECT active::text FROM pg_replication_slots").await.as_deref() == Some("false")
         })
         .await;
@@ -230,7 +223,34 @@ async fn settings_that_do_not_suit_are_found(kind: &str) {
     assert!(summary.ends_with(" s behind this machine's") && advice.contains("NTP"), "{summary}");
 }
 
+/// The server's zone is not that of our session.
+async fn ages_are_right_in_every_zone(kind: &str) {
+    use sqlx::{Connection, MySqlConnection};
+
+    let now = std::time::SystemTime::now();
+    for zone in ["XYZ+5", "XYZ-9"] {
+        let server = OwnServer::start_in(zone, kind, "");
+        let mut conn = MySqlConnection::connect(&server.url).await.unwrap();
+        let difference = "SELECT CAST(timestampdiff(HOUR, utc_timestamp(), convert_tz(utc_timestamp(), '+00:00', 'SYSTEM')) AS SIGNED)";
+        let difference: i64 = sqlx::query_scalar(difference).fetch_one(&mut conn).await.unwrap();
+        assert_eq!(difference, if zone == "XYZ+5" { -5 } else { 9 }, "the server is in that zone");
+        sqlx::raw_sql("START TRANSACTION WITH CONSISTENT SNAPSHOT").execute(&mut conn).await.unwrap();
+        let diagnosis = diagnosis_of(server.posthaste(&["doctor", "--json", "--long-transaction", "0s"]));
+        let (summary, _) = diagnosis.only("long-transaction", "warning");
+        let (_, since) = summary.split_once(", since ").unwrap();
+        let since = humantime::parse_rfc3339(&since[..20]).unwrap();
+        let apart = since.duration_since(now).unwrap_or_else(|early| early.duration());
+        assert!(apart < std::time::Duration::from_secs(300), "{zone}: {summary}");
+        assert_eq!(server.diagnose().code, 0, "{zone}: it is not so old yet");
+    }
+}
+
 mod mariadb {
+    #[tokio::test]
+    async fn ages_are_right_in_every_zone() {
+        super::ages_are_right_in_every_zone("mariadb").await;
+    }
+
     #[tokio::test]
     async fn settings_that_do_not_suit_are_found() {
         super::settings_that_do_not_suit_are_found("mariadb").await;
@@ -238,6 +258,11 @@ mod mariadb {
 }
 
 mod mysql {
+    #[tokio::test]
+    async fn ages_are_right_in_every_zone() {
+        super::ages_are_right_in_every_zone("mysql").await;
+    }
+
     #[tokio::test]
     async fn settings_that_do_not_suit_are_found() {
         super::settings_that_do_not_suit_are_found("mysql").await;

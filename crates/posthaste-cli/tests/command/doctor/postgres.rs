@@ -3,7 +3,7 @@
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use super::{diagnose, diagnose_by, diagnosis};
-use crate::ground::{Ground, Server};
+use crate::ground::{Ground, Server, eventually};
 
 async fn migrated() -> Ground {
     let ground = Ground::fresh(Server::Postgres).await;
@@ -199,12 +199,11 @@ async fn until_counted(ground: &Ground, condition: &str) {
     let sql = format!(
         "SELECT EXISTS (SELECT FROM pg_stat_user_tables WHERE relname = 'posthaste_incoming' AND {condition})"
     );
-    let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(20);
     let mut conn = connect(ground).await;
-    while !sqlx::query_scalar::<_, bool>(AssertSqlSafe(sql.clone())).fetch_one(&mut conn).await.unwrap() {
-        assert!(tokio::time::Instant::now() < deadline, "never {condition}");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    eventually(condition, async || {
+        sqlx::query_scalar(AssertSqlSafe(sql.clone())).fetch_one(&mut conn).await.unwrap()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -231,6 +230,85 @@ async fn rows_that_are_dead_and_stay_are_found() {
     ground.sql("VACUUM posthaste_incoming").await;
     until_counted(&ground, "n_dead_tup = 0").await;
     assert!(diagnose(&ground, &[]).of("bloat").is_empty());
+    ground.remove().await;
+}
+
+#[tokio::test]
+async fn room_is_not_judged_by_statistics_that_were_lost() {
+    let ground = migrated().await;
+    ground.sql("ALTER TABLE posthaste_incoming SET (autovacuum_enabled = off); ALTER TABLE posthaste_incoming ALTER payload SET STORAGE PLAIN").await;
+    let insert = |rows: u32| {
+        format!(
+            "INSERT INTO posthaste_incoming (partition_id, payload_type, payload)
+             SELECT 1, 't', decode(repeat('5a', 4100), 'hex') FROM generate_series(1, {rows})"
+        )
+    };
+    ground.sql(&insert(33_000)).await;
+    until_counted(&ground, "n_live_tup = 33000").await;
+    ground.sql("SELECT pg_stat_reset()").await;
+    until_counted(&ground, "n_live_tup = 0").await;
+    for _ in 0..2 {
+        let diagnosis = diagnose(&ground, &[]);
+        let (summary, advice) = diagnosis.only("bloat", "notice");
+        assert!(summary.contains("the statistics were lost"), "{summary}");
+        assert!(advice.starts_with("VACUUM ANALYZE posthaste_incoming, "), "{advice}");
+        // What is counted since then is not all there is.
+        ground.sql(&insert(10)).await;
+        until_counted(&ground, "n_live_tup >= 10").await;
+    }
+    ground.sql("VACUUM ANALYZE posthaste_incoming").await;
+    until_counted(&ground, "n_live_tup > 30000").await;
+    assert!(diagnose(&ground, &[]).of("bloat").is_empty(), "what is advised helps");
+    ground.remove().await;
+}
+
+#[tokio::test]
+async fn room_that_large_payloads_have_left_is_found() {
+    let ground = migrated().await;
+    ground.sql("ALTER TABLE posthaste_incoming SET (autovacuum_enabled = off, toast.autovacuum_enabled = off); ALTER TABLE posthaste_incoming ALTER payload SET STORAGE EXTERNAL").await;
+    ground
+        .sql(
+            "INSERT INTO posthaste_incoming (partition_id, payload_type, payload)
+             SELECT 1, 't', decode(repeat('5a', 1000000), 'hex') FROM generate_series(1, 270)",
+        )
+        .await;
+    until_counted(&ground, "n_live_tup = 270").await;
+    assert!(diagnose(&ground, &[]).of("bloat").is_empty(), "there is something in it");
+    ground.sql("DELETE FROM posthaste_incoming").await;
+    until_counted(&ground, "n_live_tup = 0").await;
+    let diagnosis = diagnose(&ground, &[]);
+    let found = diagnosis.of("bloat");
+    assert!(
+        found.iter().any(|(severity, summary, _)| {
+            *severity == "warning" && summary.starts_with("posthaste_incoming takes ")
+        }),
+        "{diagnosis:?}"
+    );
+    ground.remove().await;
+}
+
+#[tokio::test]
+async fn what_is_advised_can_be_run_whatever_the_schema_is_called() {
+    let ground = Ground::fresh(Server::Postgres).await;
+    let in_order = ["--schema", "order"];
+    ground.sql("CREATE SCHEMA \"order\"").await;
+    ground.posthaste(&[&["migrate"], &in_order[..]].concat()).succeeds();
+    let (role, url) = role(&ground).await;
+    ground
+        .sql(
+            "ALTER TABLE \"order\".posthaste_cursor SET (autovacuum_enabled = off);
+             ALTER TABLE \"order\".posthaste_incoming ALTER COLUMN id SET CACHE 10",
+        )
+        .await;
+    let diagnosis = diagnose_by(&ground, &url, &in_order);
+    let advices = ["autovacuum", "id-cache", "rights"].map(|code| diagnosis.of(code));
+    assert!(advices.iter().all(|found| !found.is_empty()), "{diagnosis:?}");
+    for (_, _, advice) in advices.concat() {
+        ground.sql(advice.trim_start_matches("as its owner: ")).await;
+    }
+    let diagnosis = diagnose_by(&ground, &url, &in_order);
+    assert_eq!(diagnosis.code, 0, "{diagnosis:?}");
+    drop_role(&ground, &role).await;
     ground.remove().await;
 }
 
@@ -342,10 +420,12 @@ async fn nobodys_lock_is_waited_for() {
     let diagnosis = diagnosis(ground.posthaste(&["doctor", "--json"]));
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
     for code in ["schema", "bloat", "autovacuum"] {
-        let (summary, advice) = diagnosis.only(code, "notice");
+        let (summary, advice) = diagnosis.only(code, "warning");
         assert!(summary.starts_with("not examined, because ") && advice.contains("a lock"), "{summary}");
         assert!(!diagnosis.has_checked(code));
     }
+    let words = ground.posthaste(&["doctor"]).run();
+    assert!(words.code == 1 && !words.out.contains("all is well"), "{words:?}");
     assert!(diagnosis.has_checked("rights") && diagnosis.has_checked("clock"), "{diagnosis:?}");
     ground.remove().await;
 }

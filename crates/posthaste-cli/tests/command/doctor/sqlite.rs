@@ -2,13 +2,13 @@
 
 use std::{
     io::{Seek, SeekFrom, Write},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use sqlx::{Connection, SqliteConnection};
 
 use super::{diagnose, diagnose_by};
-use crate::ground::{Ground, Server};
+use crate::ground::{AnyPool, Ground, Server};
 
 async fn migrated() -> Ground {
     let ground = Ground::fresh(Server::Sqlite).await;
@@ -156,5 +156,60 @@ async fn a_damaged_file_is_found() {
     assert!(summary.starts_with("the file is damaged: "), "{summary}");
     assert!(advice.contains("restore a backup"), "{advice}");
     diagnosis.finds_only("integrity");
+    ground.remove().await;
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_even_be_read_is_found_damaged() {
+    type Harm = fn(&Path);
+    let harms: [(&str, Harm); 3] = [
+        ("its second half is gone", |file| {
+            let file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+            file.set_len(file.metadata().unwrap().len() / 2 / 4096 * 4096).unwrap();
+        }),
+        ("the list of tables is overwritten", |file| overwrite(file, 100, 300)),
+        ("it is no database any more", |file| overwrite(file, 0, 100)),
+    ];
+    for (what, harm) in harms {
+        let ground = migrated().await;
+        ground.sql("PRAGMA wal_checkpoint(TRUNCATE)").await;
+        let AnyPool::Sqlite(pool) = &ground.pool else { unreachable!() };
+        pool.close().await;
+        harm(&file(&ground));
+        let diagnosis = diagnose(&ground, &[]);
+        let (summary, advice) = diagnosis.only("integrity", "problem");
+        assert!(summary.starts_with("the file is damaged: "), "{what}: {summary}");
+        assert!(advice.contains("restore a backup"), "{advice}");
+        diagnosis.finds_only("integrity");
+        assert!(!diagnosis.has_checked("rights") || diagnosis.has_checked("schema"), "{what}: {diagnosis:?}");
+    }
+}
+
+fn overwrite(file: &Path, place: u64, bytes: usize) {
+    let mut file = std::fs::OpenOptions::new().write(true).open(file).unwrap();
+    file.seek(SeekFrom::Start(place)).unwrap();
+    file.write_all(&vec![0x5a; bytes]).unwrap();
+}
+
+#[tokio::test]
+async fn somebody_who_excludes_even_readers_is_found() {
+    let ground = migrated().await;
+    ground.sql("PRAGMA journal_mode = DELETE").await;
+    let mut writer = connect(&ground).await;
+    let tx = writer.begin_with("BEGIN EXCLUSIVE").await.unwrap();
+    let began = std::time::Instant::now();
+    let diagnosis = diagnose(&ground, &["--long-transaction", "200ms"]);
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    let (summary, _) = diagnosis.only("long-transaction", "warning");
+    assert!(summary.starts_with("somebody has been writing for longer than 200ms"), "{summary}");
+    diagnosis.finds_only("long-transaction");
+    let (summary, advice) = diagnosis.only("schema", "notice");
+    assert_eq!(
+        (summary, advice),
+        ("not examined, because somebody else writes", "see long-transaction"),
+        "{diagnosis:?}"
+    );
+    tx.rollback().await.unwrap();
+    writer.close().await.unwrap();
     ground.remove().await;
 }

@@ -55,10 +55,11 @@ fn queue_of(name: &str, rows: &[MySqlRow]) -> Result<Option<Queue>> {
 }
 
 pub(super) async fn pause(store: &MySqlStore, queue: &str, is_paused: bool) -> Result<()> {
-    let statement = || query(&store.sql().pause).bind(is_paused).bind(queue.to_owned());
+    // In a transaction: a server goes on with a statement whose client is gone, but then does not commit.
     work!(store, ANSWER_LIMIT, |conn| async {
-        statement().execute(conn).await?;
-        Ok(())
+        let mut tx = conn.begin().await?;
+        query(&store.sql().pause).bind(is_paused).bind(queue).execute(&mut *tx).await?;
+        Ok(tx.commit().await?)
     })
 }
 

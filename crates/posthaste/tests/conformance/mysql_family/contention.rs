@@ -13,7 +13,41 @@ use crate::{
 };
 
 on_both! {
-    []: no_deadlock_reaches_a_user_whoever_works_at_once (flavor = "multi_thread");
+    []:
+        no_deadlock_reaches_a_user_whoever_works_at_once (flavor = "multi_thread"),
+        a_pause_that_was_given_up_is_not_made_later;
+}
+
+/// A server goes on with what it was asked, even if nobody waits for it any more.
+async fn a_pause_that_was_given_up_is_not_made_later<S: Family>() {
+    let db = fresh::<S>().await;
+    builder(&db)
+        .queue("q", Partitions::of(1))
+        .leased(Memory::new().handler())
+        .start()
+        .await
+        .unwrap()
+        .stop()
+        .await;
+    let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
+    let mut locked = db.pool.acquire().await.unwrap();
+    sqlx::raw_sql("LOCK TABLES posthaste_queue READ").execute(&mut *locked).await.unwrap();
+    let waiting = "SELECT count(*) FROM information_schema.processlist WHERE db = DATABASE() AND info LIKE '%paused_at%'
+                   AND id <> CONNECTION_ID()";
+    let pausing = tokio::spawn({
+        let outbox = outbox.clone();
+        async move { outbox.pause("q").await }
+    });
+    within(secs(10), "it waits", async || count(&db.pool, waiting).await > 0).await;
+    pausing.abort();
+    assert!(pausing.await.unwrap_err().is_cancelled());
+    sqlx::raw_sql("UNLOCK TABLES").execute(&mut *locked).await.unwrap();
+    drop(locked);
+    within(secs(10), "the server has ended it", async || count(&db.pool, waiting).await == 0).await;
+    // Whatever came of it is committed, or locked, or gone: an update of the same row waits for that.
+    run(&db.pool, "UPDATE posthaste_queue SET partitions = 1").await;
+    assert!(!outbox.lag().await.unwrap()[0].is_paused);
+    db.remove().await;
 }
 
 /// How many seconds it goes on.

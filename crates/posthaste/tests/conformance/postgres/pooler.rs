@@ -1,6 +1,6 @@
 //! Behind a transaction pooler: no LISTEN, no session settings, no prepared statements that last.
 
-use posthaste::{DeadLetterFilter, DeadLetterScope, EnqueueMessage, Outbox, Partitions, testing};
+use posthaste::{DeadLetterFilter, DeadLetterScope, EnqueueMessage, Outbox, Partitions, Tables, testing};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 
 use super::fresh;
@@ -14,10 +14,33 @@ in_modes! {
     [leased, transactional, batch]: everything_works_behind_a_transaction_pooler;
 }
 
-async fn everything_works_behind_a_transaction_pooler(mode: Mode) {
-    let url = std::env::var("POSTHASTE_TEST_PGBOUNCER_URL").expect(
+fn pooler_url() -> String {
+    std::env::var("POSTHASTE_TEST_PGBOUNCER_URL").expect(
         "POSTHASTE_TEST_PGBOUNCER_URL is not set: run `cargo xtask test`, or set it to a pgbouncer's URL",
-    );
+    )
+}
+
+/// A pooler that has one session for everybody, as `one_session` is set up by `cargo xtask`.
+#[tokio::test]
+async fn one_session_is_enough_for_a_process_that_enqueues() {
+    let options: PgConnectOptions = pooler_url().parse().unwrap();
+    let options = options.database("one_session").statement_cache_capacity(0);
+    let pool = PgPoolOptions::new().max_connections(2).connect_with(options).await.unwrap();
+    let tables = Tables::default().prefix(&format!("one_{}_", std::process::id())).unwrap();
+    let using_it = async {
+        posthaste::migrate_with(&pool, &tables).await.unwrap();
+        let outbox = Outbox::connect_with(pool.clone(), &tables).await.unwrap();
+        outbox.register("q", Partitions::of(2)).await.unwrap();
+        outbox.enqueue(&pool, "q", EnqueueMessage::new("x")).await.unwrap();
+        assert_eq!(outbox.unsequenced("q", 10).await.unwrap().len(), 1);
+        outbox.close().await;
+    };
+    tokio::time::timeout(secs(20), using_it).await.expect("nobody waits for a second session");
+    posthaste::drop_tables(&pool, &tables).await.unwrap();
+}
+
+async fn everything_works_behind_a_transaction_pooler(mode: Mode) {
+    let url = pooler_url();
     let db = fresh().await;
     let direct = db.pool.connect_options();
     let timeout = format!("ALTER DATABASE {} SET statement_timeout = '7s'", direct.get_database().unwrap());

@@ -25,7 +25,7 @@ fn books() -> Books {
         began: 1_000_000,
         committed_at: committed.iter().map(|order| (order.id, 2_000_000)).collect(),
         committed,
-        rolled_back: 2,
+        rolled_back: vec![id(0, 3), id(1, 3)],
         deliveries: vec![delivery(1, 1), delivery(0, 1), delivery(0, 2), delivery(1, 2), delivery(0, 4)],
         dead_letters: 1,
         dead: vec![Some(id(1, 4))],
@@ -101,6 +101,36 @@ fn an_order_that_was_delivered_and_is_not_in_the_table_is_a_phantom() {
     assert_eq!(judge(&books).duplicates, 1);
     books.deliveries.push(delivery(999, 1));
     assert_found(&books, &[("phantom", 2)]);
+}
+
+#[test]
+fn an_order_that_was_committed_and_is_not_in_the_table_is_lost_even_if_its_message_is_gone_too() {
+    let mut books = books();
+    books.committed.remove(2);
+    books.deliveries.retain(|delivery| delivery.order != id(0, 4));
+    assert_found(&books, &[("lost", 1)]);
+    assert_eq!(judge(&books).committed, 6, "it was committed");
+    // If it was delivered nevertheless, that was one too many.
+    books.deliveries.push(delivery(0, 4));
+    assert_found(&books, &[("lost", 1), ("phantom", 1)]);
+}
+
+#[test]
+fn an_order_that_was_rolled_back_and_is_in_the_table_is_a_phantom() {
+    let mut books = books();
+    books.committed.insert(2, Order { id: id(0, 3), card_is_declined: false });
+    books.deliveries.insert(3, delivery(0, 3));
+    assert_found(&books, &[("phantom", 1)]);
+}
+
+#[test]
+fn what_became_of_an_order_whose_commit_gave_no_answer_is_for_the_table_to_say() {
+    let mut books = books();
+    books.committed_at.pop();
+    books.committed_at.remove(1);
+    assert_found(&books, &[]);
+    books.deliveries.retain(|delivery| delivery.order != id(0, 2));
+    assert_found(&books, &[("lost", 1)]);
 }
 
 #[test]

@@ -15,14 +15,14 @@ use super::{
     Patient,
     clock::{self, CLOCK},
     finding::{Examination, Finding, Report},
-    schema::{self, Elsewhere, SCHEMA, TABLES},
+    schema::{self, Elsewhere, SCHEMA},
 };
-use crate::failure::Failure;
+use crate::{
+    failure::Failure,
+    table_names::{PENDING, TABLES},
+};
 
 const ENGINE: Examination = Examination { code: "engine", fine: "the tables are InnoDB's" };
-
-/// The table that there is on MySQL alone.
-const PENDING: &str = "pending";
 
 type Found = Result<Vec<Finding>, sqlx::Error>;
 
@@ -125,7 +125,8 @@ fn engine(there: &[(String, String)], ours: &[String], database: &str) -> Vec<Fi
                 "{name} is of engine {engine:?}, not InnoDB: what is written there does not roll back with its transaction"
             ),
             format!(
-                "ALTER TABLE `{database}`.{name} ENGINE = InnoDB, while nothing is enqueued or delivered"
+                "ALTER TABLE `{}`.`{name}` ENGINE = InnoDB, while nothing is enqueued or delivered",
+                database.replace('`', "``")
             ),
         )
     };

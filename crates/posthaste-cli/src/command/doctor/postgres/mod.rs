@@ -17,9 +17,10 @@ use super::{
     Patient,
     clock::{self, CLOCK},
     finding::{Examination, Finding, Report},
-    schema::{self, Elsewhere, SCHEMA, TABLES},
+    read_from,
+    schema::{self, Elsewhere, SCHEMA},
 };
-use crate::failure::Failure;
+use crate::{failure::Failure, table_names::TABLES};
 
 const RIGHTS: Examination =
     Examination { code: "rights", fine: "this role may do with the tables what is needed" };
@@ -84,9 +85,9 @@ async fn settings(pool: &PgPool) -> Result<Settings, sqlx::Error> {
 }
 
 /// Whether the tables are there and fit. A schema that is not there, or not open to us, is the library's to say.
-async fn schema(pool: &PgPool, patient: &Patient<'_>, there: &[(String, String)]) -> Found {
+async fn schema(pool: &PgPool, patient: &Patient<'_>, there: &[Table]) -> Found {
     let said = schema::fits(pool, patient).await?;
-    let there: Vec<_> = there.iter().map(|(name, _)| name.clone()).collect();
+    let there: Vec<_> = there.iter().map(|table| table.name.clone()).collect();
     let sql = include_str!("../sql/postgres/elsewhere.sql");
     let found: Vec<(String, String)> =
         looking(pool, async |conn| sqlx::query_as(sql).persistent(false).fetch_all(conn).await).await?;
@@ -98,14 +99,23 @@ async fn schema(pool: &PgPool, patient: &Patient<'_>, there: &[(String, String)]
     Ok(schema::findings(said.as_ref(), &patient.tables(&TABLES), &there, &elsewhere))
 }
 
-/// The tables that are there, and the rights that we lack in them.
-async fn tables(pool: &PgPool, patient: &Patient<'_>) -> Result<Vec<(String, String)>, sqlx::Error> {
+/// A table that is there.
+struct Table {
+    name: String,
+    /// The rights that we lack in it.
+    lacks: String,
+    /// With its schema, as SQL has it.
+    full_name: String,
+}
+read_from!(sqlx::postgres::PgRow => Table { name, lacks, full_name });
+
+async fn tables(pool: &PgPool, patient: &Patient<'_>) -> Result<Vec<Table>, sqlx::Error> {
     let sql = include_str!("../sql/postgres/tables.sql");
     let query = sqlx::query_as(sql).persistent(false).bind(patient.schema).bind(patient.tables(&TABLES));
     looking(pool, async |conn| query.fetch_all(conn).await).await
 }
 
-async fn rights(pool: &PgPool, patient: &Patient<'_>, there: &[(String, String)]) -> Found {
+async fn rights(pool: &PgPool, patient: &Patient<'_>, there: &[Table]) -> Found {
     let sql = include_str!("../sql/postgres/may_enter.sql");
     let query = sqlx::query_as(sql).persistent(false).bind(patient.schema);
     let role: Option<(String, String, bool)> =
@@ -118,10 +128,10 @@ async fn rights(pool: &PgPool, patient: &Patient<'_>, there: &[(String, String)]
             format!("as its owner: GRANT USAGE ON SCHEMA {schema} TO {me}"),
         ));
     }
-    for (name, lacks) in there.iter().filter(|(_, lacks)| !lacks.is_empty()) {
+    for Table { lacks, full_name, .. } in there.iter().filter(|table| !table.lacks.is_empty()) {
         findings.push(Finding::problem(
-            format!("role {me} lacks {lacks} on {schema}.{name}"),
-            format!("as its owner: GRANT {lacks} ON {schema}.{name} TO {me}"),
+            format!("role {me} lacks {lacks} on {full_name}"),
+            format!("as its owner: GRANT {lacks} ON {full_name} TO {me}"),
         ));
     }
     Ok(findings)
@@ -131,10 +141,9 @@ async fn rights(pool: &PgPool, patient: &Patient<'_>, there: &[(String, String)]
 async fn id_cache(pool: &PgPool, patient: &Patient<'_>) -> Found {
     let table = format!("{}incoming", patient.prefix);
     let sql = include_str!("../sql/postgres/id_cache.sql");
-    let query = sqlx::query_scalar(sql).persistent(false).bind(patient.schema).bind(&table);
-    let cache: Option<i64> = looking(pool, async |conn| query.fetch_optional(conn).await).await?;
-    let table = patient.schema.map_or(table.clone(), |schema| format!("{schema}.{table}"));
-    Ok(cache.filter(|cache| *cache > 1).map_or_else(Vec::new, |cache| {
+    let query = sqlx::query_as(sql).persistent(false).bind(patient.schema).bind(&table);
+    let found: Option<(i64, String)> = looking(pool, async |conn| query.fetch_optional(conn).await).await?;
+    Ok(found.filter(|(cache, _)| *cache > 1).map_or_else(Vec::new, |(cache, table)| {
         vec![Finding::problem(
             format!(
                 "each session takes {cache} ids of {table} at once: they would not follow the order of enqueueing, and workers \

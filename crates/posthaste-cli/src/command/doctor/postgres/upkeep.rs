@@ -19,6 +19,8 @@ const MANY_DEAD: i64 = 100_000;
 const LONG_UNVACUUMED_S: f64 = 600.0;
 /// Less empty room than this, in bytes, is what a burst of messages leaves.
 const MUCH_ROOM: i64 = 256 * 1024 * 1024;
+/// How many pieces of large values fill a page.
+const PIECES_A_PAGE: i64 = 4;
 /// With a factor above, autovacuum waits until there is more than one dead row for each live one …
 const LARGEST_SCALE_FACTOR: f64 = 1.0;
 /// … and with this threshold, until that alone is a burden.
@@ -26,19 +28,29 @@ const LARGEST_THRESHOLD: i64 = 1_000_000;
 
 #[derive(Debug, Clone)]
 pub struct Upkeep {
+    /// As SQL has it.
     name: String,
+    /// Whether the statistics know all of it: they are empty after a crash, and after `pg_stat_reset()`.
+    is_counted: bool,
     live: i64,
     dead: i64,
     /// Seconds since the last vacuum, if there was one.
     vacuumed_s: Option<f64>,
     /// Without indexes, and without values that are kept elsewhere because they are large.
     bytes: i64,
+    /// The same of those values, which are in pieces.
+    toast_bytes: i64,
+    toast_live: i64,
+    toast_is_counted: bool,
     page: i64,
     is_enabled: bool,
     scale_factor: f64,
     threshold: i64,
 }
-read_from!(sqlx::postgres::PgRow => Upkeep { name, live, dead, vacuumed_s, bytes, page, is_enabled, scale_factor, threshold });
+read_from!(sqlx::postgres::PgRow => Upkeep {
+    name, is_counted, live, dead, vacuumed_s, bytes, toast_bytes, toast_live, toast_is_counted, page, is_enabled, scale_factor,
+    threshold
+});
 
 pub async fn upkeep(
     conn: &mut PgConnection,
@@ -86,11 +98,26 @@ impl Upkeep {
                 ),
             ));
         }
-        // No row takes more than a page: what is longer is kept elsewhere.
-        let room = self.bytes.saturating_sub(live.saturating_mul(self.page));
+        let bytes = self.bytes.saturating_add(self.toast_bytes);
+        let is_known = (self.is_counted || self.bytes < MUCH_ROOM)
+            && (self.toast_is_counted || self.toast_bytes < MUCH_ROOM);
+        if !is_known {
+            return Some(Finding::notice(
+                format!(
+                    "{name} takes {} MiB, and how much of it is in use is not known: the statistics were lost, by a crash or by \
+                     pg_stat_reset()",
+                    mib(bytes)
+                ),
+                format!("VACUUM ANALYZE {name}, and look again"),
+            ));
+        }
+        // No row takes more than a page: what is longer is kept elsewhere, in pieces that take no more than a quarter of one.
+        let used = live.saturating_mul(self.page).min(self.bytes);
+        let toast_used = self.toast_live.saturating_mul(self.page / PIECES_A_PAGE).min(self.toast_bytes);
+        let room = bytes.saturating_sub(used).saturating_sub(toast_used);
         (room >= MUCH_ROOM).then(|| {
             Finding::warning(
-                format!("{name} takes {} MiB, of which at least {} MiB are empty or dead", mib(self.bytes), mib(room)),
+                format!("{name} takes {} MiB, of which at least {} MiB are empty or dead", mib(bytes), mib(room)),
                 format!("new messages use that room; to give it back to the disk, VACUUM FULL {name} while nothing is enqueued or \
                          delivered"),
             )
@@ -124,14 +151,19 @@ const fn mib(bytes: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::doctor::finding::Severity;
 
     fn table() -> Upkeep {
         Upkeep {
             name: "posthaste_incoming".to_owned(),
+            is_counted: true,
             live: 1000,
             dead: 1000,
             vacuumed_s: Some(30.0),
             bytes: 8192 * 100,
+            toast_bytes: 0,
+            toast_live: 0,
+            toast_is_counted: false,
             page: 8192,
             is_enabled: true,
             scale_factor: 0.2,
@@ -146,6 +178,27 @@ mod tests {
         let backlog = Upkeep { dead: MANY_DEAD, live: MANY_DEAD + 1, vacuumed_s: None, ..table() };
         let full = Upkeep { live: 1_000_000, bytes: 4 << 30, ..table() };
         assert_eq!(bloat(&[table(), busy, small, backlog, full]), []);
+    }
+
+    #[test]
+    fn large_values_count_by_their_pieces() {
+        let full = Upkeep { toast_bytes: 1 << 30, toast_live: 1 << 19, toast_is_counted: true, ..table() };
+        assert_eq!(bloat(std::slice::from_ref(&full)), []);
+        let empty = Upkeep { toast_live: 0, ..full };
+        assert!(bloat(&[empty])[0].summary.contains("of which at least 1024 MiB are empty"));
+    }
+
+    #[test]
+    fn lost_statistics_say_nothing_of_the_room() {
+        let lost = Upkeep { is_counted: false, live: 0, dead: 0, vacuumed_s: None, ..table() };
+        assert_eq!(bloat(std::slice::from_ref(&lost)), [], "it is small");
+        for large in
+            [Upkeep { bytes: MUCH_ROOM, ..lost.clone() }, Upkeep { toast_bytes: MUCH_ROOM, ..table() }]
+        {
+            let found = bloat(&[large]);
+            assert_eq!(found[0].severity, Severity::Notice, "{found:?}");
+            assert!(found[0].advice.starts_with("VACUUM ANALYZE posthaste_incoming"), "{found:?}");
+        }
     }
 
     #[test]

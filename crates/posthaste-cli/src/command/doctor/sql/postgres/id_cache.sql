@@ -1,6 +1,6 @@
--- How many ids a session takes at once.
+-- How many ids a session takes at once, and the table as SQL has it; with the schema, if it is given.
 -- $1: the schema, or null for the first of the search path; $2: the table of messages. Reads the catalog alone.
-SELECT s.seqcache AS cache
+SELECT s.seqcache AS cache, coalesce(quote_ident($1) || '.', '') || quote_ident(c.relname) AS name
 FROM pg_class c
 JOIN pg_namespace n ON n.oid = c.relnamespace
 JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'id'
