@@ -33,7 +33,7 @@ pub struct Common {
     #[arg(long, global = true, value_name = "SCHEMA")]
     pub schema: Option<String>,
     /// How long the database may take to answer at first
-    #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    #[arg(long, global = true, value_name = "DURATION", default_value = "10s", value_parser = patience)]
     pub connect_timeout: Duration,
     /// Print data as JSON: one object, or one a line for what goes on
     #[arg(long, global = true)]
@@ -54,18 +54,23 @@ impl Common {
         self.table_prefix.as_deref().unwrap_or(DEFAULT_PREFIX)
     }
 
-    /// The database that is named, or the default.
-    pub fn url(&self) -> String {
-        self.named_url().unwrap_or_else(|| DEFAULT_URL.to_owned())
+    /// The database that is named, or the default. A name that cannot be read is not taken for none.
+    pub fn url(&self) -> Result<String, String> {
+        match self.named_url() {
+            Some(url) => {
+                url.into_string().map_err(|_| "DATABASE_URL is not UTF-8: it names no database".to_owned())
+            }
+            None => Ok(DEFAULT_URL.to_owned()),
+        }
     }
 
     pub fn names_a_database(&self) -> bool {
         self.named_url().is_some()
     }
 
-    fn named_url(&self) -> Option<String> {
-        let variable = || std::env::var("DATABASE_URL").ok().filter(|url| !url.is_empty());
-        self.database_url.clone().or_else(variable)
+    fn named_url(&self) -> Option<OsString> {
+        let variable = || std::env::var_os("DATABASE_URL").filter(|url| !url.is_empty());
+        self.database_url.clone().map(OsString::from).or_else(variable)
     }
 }
 
@@ -78,6 +83,7 @@ pub enum Command {
     /// How far every partition is, who works on it, and what stands still
     Status(Status),
     /// List the queues
+    #[command(after_help = DEPTH)]
     Queues,
     /// Register a queue, so that messages can be enqueued before a process that delivers it is there
     Register(Register),
@@ -157,14 +163,19 @@ pub struct Migrate {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "The exit code is 1 if something stands still.")]
+#[command(after_help = format!("{DEPTH}\nThe exit code is 1 if something stands still."))]
 pub struct Status {
     /// Only this queue
     pub queue: Option<String>,
     /// Look again and again, until interrupted
-    #[arg(long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "1s", value_parser = interval)]
+    #[arg(long, value_name = "INTERVAL", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = interval)]
     pub watch: Option<Duration>,
 }
+
+/// What the columns of a queue count.
+const DEPTH: &str = "\
+DEPTH counts the messages that have their order and are not settled. Those that no sequencer has
+seen yet are not in it; how long the oldest of all has waited is under OLDEST.";
 
 /// How payloads are shown.
 #[derive(Debug, Clone, Args)]
@@ -189,7 +200,7 @@ pub enum Format {
 #[command(after_help = "\
 Each partition is delivered in its own order, which is kept; among the partitions, the oldest
 message comes first. Those that have no place in their partition yet come last, with - for their
-seq. It stops at 16 MiB of payloads.")]
+seq. It stops at 16 MiB of payloads. --format and --cut are for people: with --json payloads are whole.")]
 pub struct Peek {
     /// The queue
     pub queue: String,
@@ -261,6 +272,7 @@ pub enum DeadLetters {
     /// Show one of them, whole
     Show {
         /// Its id
+        #[arg(allow_negative_numbers = true)]
         id: i64,
         /// Payload as text, as JSON, as hexadecimal digits, or as what it looks like
         #[arg(long, value_enum, default_value_t = Format::Auto)]
@@ -279,7 +291,7 @@ pub enum DeadLetters {
 #[command(next_help_heading = "Which")]
 pub struct Which {
     /// Just this one; may be repeated
-    #[arg(long = "id", value_name = "ID")]
+    #[arg(long = "id", value_name = "ID", allow_negative_numbers = true)]
     pub ids: Vec<i64>,
     /// Of this queue
     #[arg(long, value_name = "QUEUE")]
@@ -321,7 +333,7 @@ pub struct ListDeadLetters {
     #[command(flatten)]
     pub which: Which,
     /// Only those behind this one, to turn pages
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", allow_negative_numbers = true)]
     pub after: Option<i64>,
     /// At most so many
     #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -414,11 +426,22 @@ fn duration(text: &str) -> Result<Duration, String> {
         .map_err(|error| format!("{error}; write it like 250ms, 90s, 2h or 30days"))
 }
 
+/// How long to wait: not so long that clocks could not count it.
+fn patience(text: &str) -> Result<Duration, String> {
+    const MOST: Duration = Duration::from_secs(86_400);
+    match duration(text)? {
+        long if long > MOST => Err("more than a day".to_owned()),
+        patience => Ok(patience),
+    }
+}
+
 /// How often to look: not so often that it would be a load.
 fn interval(text: &str) -> Result<Duration, String> {
     const LEAST: Duration = Duration::from_millis(50);
+    const MOST: Duration = Duration::from_secs(3600);
     match duration(text)? {
         short if short < LEAST => Err(format!("less than {LEAST:?}")),
+        long if long > MOST => Err("more than an hour".to_owned()),
         interval => Ok(interval),
     }
 }

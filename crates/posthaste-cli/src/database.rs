@@ -11,7 +11,10 @@ use sqlx::{
     sqlite::{SqliteConnectOptions, SqliteJournalMode},
 };
 
-use crate::{Context, failure::Failure};
+use crate::{
+    Context,
+    failure::{Failure, without_values},
+};
 
 /// Connections of a command, unless it says otherwise.
 const CONNECTIONS: u32 = 4;
@@ -51,7 +54,7 @@ impl Address {
                 sqlx::Error::Configuration(why) => why.to_string(),
                 _ => error.to_string(),
             };
-            Failure::Usage(format!("the database URL cannot be read: {why}"))
+            Failure::Usage(format!("the database URL cannot be read: {}", without_values(&why)))
         };
         match scheme.as_deref() {
             Some("postgres" | "postgresql") => {
@@ -61,10 +64,16 @@ impl Address {
             Some("mysql" | "mariadb") => {
                 Ok(Self::MySql(Box::new(MySqlConnectOptions::from_str(url).map_err(unusable)?)))
             }
-            Some("sqlite") if url.contains(":memory:") || url.contains("mode=memory") => Err(Failure::Usage(
-                "a SQLite database in memory is seen by one process alone, and gone when that ends: name a file".to_owned(),
-            )),
-            Some("sqlite") => Ok(Self::Sqlite(Box::new(SqliteConnectOptions::from_str(url).map_err(unusable)?))),
+            Some("sqlite") => {
+                let options = SqliteConnectOptions::from_str(url).map_err(unusable)?;
+                if is_in_memory(url) {
+                    return Err(Failure::Usage(
+                        "a SQLite database in memory is seen by one process alone, and gone when that ends: name a file"
+                            .to_owned(),
+                    ));
+                }
+                Ok(Self::Sqlite(Box::new(options)))
+            }
             _ => Err(Failure::Usage(
                 "the database URL names no database that posthaste works on: it should begin with postgres://, \
                  mysql://, mariadb:// or sqlite:"
@@ -113,6 +122,13 @@ impl fmt::Display for Address {
     }
 }
 
+/// Whether a URL of SQLite names no file.
+fn is_in_memory(url: &str) -> bool {
+    let rest = url.split_once(':').map_or(url, |(_, rest)| rest).trim_start_matches("//");
+    let (file, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+    file == ":memory:" || parameters.split('&').any(|parameter| parameter == "mode=memory")
+}
+
 /// The file that is named and not there.
 fn missing_file(options: &SqliteConnectOptions) -> Option<PathBuf> {
     let file = options.get_filename();
@@ -159,7 +175,7 @@ impl Context {
 
     /// The database that the options name.
     pub fn address(&self) -> Result<Address, Failure> {
-        Address::of(&self.common.url())
+        Address::of(&self.common.url().map_err(Failure::Usage)?)
     }
 
     /// The database that the options name, which must be there.

@@ -8,6 +8,8 @@ use std::{
 
 use tokio::sync::oneshot;
 
+use crate::output::note;
+
 /// What was read of a source that may never end.
 pub enum Bytes {
     Whole(Vec<u8>),
@@ -18,7 +20,7 @@ pub enum Bytes {
 /// Standard input, up to so many bytes.
 pub async fn standard(limit: usize) -> io::Result<Bytes> {
     if io::stdin().is_terminal() {
-        eprintln!("the payload is read from the terminal: end it with Ctrl-D at the beginning of a line");
+        note("the payload is read from the terminal: end it with Ctrl-D at the beginning of a line");
     }
     in_a_thread(move || up_to(limit, io::stdin().lock(), None)).await?
 }

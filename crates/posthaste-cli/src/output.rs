@@ -18,14 +18,20 @@ pub struct Output {
 
 impl Output {
     pub fn line(&self, text: impl Display) -> Result<(), Failure> {
-        Ok(writeln!(io::stdout().lock(), "{text}")?)
+        writeln!(io::stdout().lock(), "{text}").map_err(|error| Failure::output(&error))
     }
 
     /// One line of JSON.
     pub fn object(&self, value: &impl Serialize) -> Result<(), Failure> {
         let mut text = serde_json::to_string(value).map_err(io::Error::other)?;
         text.push('\n');
-        Ok(io::stdout().lock().write_all(text.as_bytes())?)
+        io::stdout().lock().write_all(text.as_bytes()).map_err(|error| Failure::output(&error))
+    }
+
+    /// What was done, for programs or for people.
+    pub fn report(&self, value: &impl Serialize, text: impl Display) -> Result<(), Failure> {
+        let told = if self.json { self.object(value) } else { self.line(text) };
+        told.map_err(Failure::though_done)
     }
 
     /// Rows under a header, in columns as wide as they have to be.
@@ -35,8 +41,13 @@ impl Output {
 
     /// For whoever waits, on standard error: not data.
     pub fn note(&self, text: impl Display) {
-        eprintln!("{text}");
+        note(text);
     }
+}
+
+/// A line on standard error. If nobody can be told, nobody is.
+pub fn note(text: impl Display) {
+    writeln!(io::stderr(), "{text}").ok();
 }
 
 /// Rows under a header, in columns as wide as they have to be. A column of numbers is aligned to the right.
@@ -65,9 +76,10 @@ pub fn printable(text: &str) -> String {
     text.chars().map(|c| if is_safe(c) { c.to_string() } else { c.escape_default().to_string() }).collect()
 }
 
-/// Characters that change how what follows is written, without being seen: the overrides of the direction of writing.
+/// Characters that change how what follows is written, without being seen: the overrides of the direction of writing, ends of lines,
+/// and what has no width.
 const fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
+    matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
 /// A time span, as short as it can be said: `240ms`, `3.1s`, `12m`, `3h`, `9d`.
@@ -101,6 +113,7 @@ mod tests {
     #[test]
     fn what_would_command_a_terminal_is_shown_as_what_it_is() {
         assert_eq!(printable("a\x1b[2J\u{202e}ä\n"), "a\\u{1b}[2J\\u{202e}ä\\n");
+        assert_eq!(printable("\u{2028}\u{200b}\u{61c}"), "\\u{2028}\\u{200b}\\u{61c}");
     }
 
     #[test]

@@ -55,29 +55,24 @@ fn one_line(json: &str) -> Option<String> {
     Some(json.chars().filter(keep).collect())
 }
 
-/// A payload for people, in one line.
+/// A payload for people, in one line, and how many bytes it has if not all of them are there.
 pub fn shown(bytes: &[u8], shown: &Shown) -> String {
-    let cut = if shown.cut == 0 { bytes.len() } else { shown.cut.min(bytes.len()) };
-    let text = match shown.format {
-        Format::Hex => hex(&bytes[..cut]),
-        Format::Text => text(&bytes[..cut]),
-        Format::Json => json(bytes, cut).unwrap_or_else(|| format!("(not JSON) {}", text(&bytes[..cut]))),
-        Format::Auto => json(bytes, cut).unwrap_or_else(|| guess(bytes, cut)),
+    let is_text = std::str::from_utf8(bytes).is_ok();
+    // Without the room between its parts, JSON may be short enough.
+    let json = match shown.format {
+        Format::Json | Format::Auto => std::str::from_utf8(bytes).ok().and_then(one_line),
+        Format::Hex | Format::Text => None,
     };
-    if cut == bytes.len() { text } else { format!("{text}… ({} bytes)", bytes.len()) }
-}
-
-fn json(bytes: &[u8], cut: usize) -> Option<String> {
-    let line = one_line(std::str::from_utf8(bytes).ok()?)?;
-    Some(text(&line.as_bytes()[..cut.min(line.len())]))
-}
-
-/// Text if it is, even if its last character was cut through; digits otherwise.
-fn guess(bytes: &[u8], cut: usize) -> String {
-    match std::str::from_utf8(bytes) {
-        Ok(_) => text(&bytes[..cut]),
-        Err(_) => hex(&bytes[..cut]),
-    }
+    let whole = json.as_deref().map_or(bytes, str::as_bytes);
+    let cut = if shown.cut == 0 { whole.len() } else { shown.cut.min(whole.len()) };
+    let line = match shown.format {
+        Format::Hex => hex(&whole[..cut]),
+        Format::Json if json.is_none() => format!("(not JSON) {}", text(&whole[..cut])),
+        Format::Auto if !is_text => hex(&whole[..cut]),
+        // Even if its last character was cut through.
+        _ => text(&whole[..cut]),
+    };
+    if cut == whole.len() { line } else { format!("{line}… ({} bytes)", bytes.len()) }
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -115,6 +110,13 @@ mod tests {
     fn a_payload_is_cut_at_a_characters_end() {
         assert_eq!(show("ääää".as_bytes(), Format::Auto, 5), "ää… (8 bytes)");
         assert_eq!(show(b"123456", Format::Hex, 2), "3132… (6 bytes)");
+    }
+
+    #[test]
+    fn json_that_fits_without_its_white_space_is_not_cut() {
+        assert_eq!(show(b"{      \"a\": 1 }", Format::Auto, 7), "{\"a\":1}");
+        assert_eq!(show(b"{      \"a\": 1 }", Format::Json, 6), "{\"a\":1… (15 bytes)");
+        assert_eq!(show(b"{      \"a\": 1 }", Format::Text, 7), "{      … (15 bytes)");
     }
 
     #[test]

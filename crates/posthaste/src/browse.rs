@@ -1,7 +1,9 @@
 //! Looking at what lies in a queue, and having it cleaned up: for operators. Nothing here takes part in delivery.
 
+use std::time::{Duration, SystemTime};
+
 use crate::{
-    EnqueuedMessage, Outbox, OutboxError, OutboxMessage, WorkerTuning,
+    EnqueuedMessage, Outbox, OutboxError, OutboxMessage, OutboxMessageId, WorkerTuning,
     limits::MAX_BROWSE_LIMIT,
     outage::Outage,
     queue::check_name,
@@ -36,20 +38,42 @@ impl<DB: Backend> Outbox<DB> {
         .await
     }
 
-    /// The messages of a queue that are committed and have no place in their partitions yet, the first ones by id: at most `limit`,
-    /// and never more than [`MAX_BROWSE_LIMIT`]. Usually there are none: the sequencer is fast. Nothing is taken or changed.
+    /// The messages of a queue, or of one of its partitions, that are committed and have no place in their partitions yet: the first
+    /// ones by id, behind `after` if that is given, at most `limit`, and never more than [`MAX_BROWSE_LIMIT`]. Usually there are
+    /// none: the sequencer is fast. Nothing is taken or changed.
     ///
     /// # Errors
     ///
-    /// If the queue is unknown, or what the database says.
-    pub async fn unsequenced(&self, queue: &str, limit: u32) -> Result<Vec<EnqueuedMessage>, OutboxError> {
+    /// If the queue is unknown or has no such partition, or what the database says.
+    pub async fn unsequenced(
+        &self,
+        queue: &str,
+        partition: Option<u32>,
+        after: Option<OutboxMessageId>,
+        limit: u32,
+    ) -> Result<Vec<EnqueuedMessage>, OutboxError> {
         check_name(queue)?;
         let most = limit.min(MAX_BROWSE_LIMIT);
+        let after_id = after.map_or(i64::MIN, |id| id.0);
         self.reading(self.pool(), async |conn| {
             let queue = self.queue(conn, queue).await?;
-            self.store().unsequenced(conn, &queue, most).await
+            let partitions = match partition {
+                Some(partition) => vec![queue.partition_id(partition)?],
+                None => queue.partition_ids.clone(),
+            };
+            self.store().unsequenced(conn, &queue, &partitions, after_id, most).await
         })
         .await
+    }
+
+    /// What time it is by the database's clock, which all times that it writes are by.
+    ///
+    /// # Errors
+    ///
+    /// What the database says.
+    pub async fn database_time(&self) -> Result<SystemTime, OutboxError> {
+        let micros = self.reading(self.pool(), async |conn| self.store().clock(conn).await).await?;
+        Ok(SystemTime::UNIX_EPOCH + Duration::from_micros(u64::try_from(micros).unwrap_or_default()))
     }
 
     /// Removes what is settled, of all queues, now; returns how many messages that were. The workers' vacuum does so by itself, soon:

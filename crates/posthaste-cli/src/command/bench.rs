@@ -24,7 +24,8 @@ use crate::{
     database::{Address, on},
     exit,
     failure::{Failure, Outcome},
-    interrupt,
+    interrupt::Interrupts,
+    output::printable,
 };
 
 const QUEUE: &str = "bench";
@@ -32,6 +33,11 @@ const QUEUE: &str = "bench";
 const LATENCY_RATE: u32 = 200;
 /// How long nothing may arrive before what is missing is given up.
 const STANDSTILL: Duration = Duration::from_secs(30);
+
+/// How long the tables may take to be removed.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The most bytes of payloads that all producers hold at a time.
+const MAX_BYTES: u64 = 256 * 1024 * 1024;
 
 /// What was measured.
 #[derive(Debug, Serialize)]
@@ -52,6 +58,7 @@ struct Measured {
 }
 
 pub async fn run(options: &Bench, context: &Context) -> Outcome {
+    check(options)?;
     // Unless a database is named, a file of its own will do.
     let folder = tempfile::tempdir()?;
     let address = if context.common.names_a_database() {
@@ -68,6 +75,18 @@ pub async fn run(options: &Bench, context: &Context) -> Outcome {
     Ok(if measured.ok { exit::DONE } else { exit::PROBLEM })
 }
 
+/// What would take more memory than anybody can mean.
+fn check(options: &Bench) -> Result<(), Failure> {
+    let Bench { producers, batch, payload, .. } = options;
+    let bytes = [producers, batch, payload].into_iter().map(|number| u64::from(*number)).product::<u64>();
+    if bytes <= MAX_BYTES {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!(
+        "{producers} producers with {batch} messages of {payload} bytes each are {bytes} bytes at a time: the limit is {MAX_BYTES}"
+    )))
+}
+
 /// In tables of its own, which are removed whatever happens.
 async fn bench<DB: Backend>(
     pool: Pool<DB>,
@@ -79,12 +98,38 @@ async fn bench<DB: Backend>(
     if let Some(schema) = &context.common.schema {
         tables = tables.schema(schema)?;
     }
+    let mut interrupts = Interrupts::listen();
     let measured = tokio::select! {
         measured = measure(&pool, &tables, options, database, context) => measured,
-        () = interrupt::asked() => Err(Failure::Interrupted),
+        () = interrupts.first() => Err(Failure::Interrupted),
     };
-    posthaste::drop_tables(&pool, &tables).await?;
-    measured
+    let removed = tokio::select! {
+        removed = tokio::time::timeout(PATIENCE, posthaste::drop_tables(&pool, &tables)) => match removed {
+            Ok(removed) => removed.map_err(Failure::from),
+            Err(_) => Err(Failure::OutOfReach("the tables could not be removed: the database does not answer".to_owned())),
+        },
+        () = interrupts.second() => Err(Failure::Interrupted),
+    };
+    // Those in a file of its own go with it.
+    if removed.is_err() && context.common.names_a_database() {
+        context
+            .out
+            .note(format_args!("tables of the bench remain; this removes them:\n{}", removal::<DB>(&tables)));
+    }
+    // What went wrong first says most.
+    let measured = measured?;
+    removed.map(|()| measured)
+}
+
+/// The SQL that removes the tables, for whoever has to do it by hand.
+fn removal<DB: Backend>(tables: &Tables) -> String {
+    let sql = posthaste::migration_sql::<DB>(tables);
+    let made = sql.lines().filter_map(|line| line.trim_start().strip_prefix("CREATE TABLE "));
+    let names = made.filter_map(|rest| rest.trim_start_matches("IF NOT EXISTS ").split([' ', '(']).next());
+    let mut lines: Vec<_> = names.map(|name| format!("DROP TABLE IF EXISTS {name};")).collect();
+    // Each before those that it refers to.
+    lines.reverse();
+    lines.join("\n")
 }
 
 async fn measure<DB: Backend>(
@@ -318,7 +363,7 @@ fn print(measured: &Measured, context: &Context) -> Result<(), Failure> {
     let Measured {
         database, messages, per_s, p50_ms, p99_ms, max_ms, missing, duplicates, out_of_order, ..
     } = measured;
-    context.out.line(format_args!("{database}"))?;
+    context.out.line(printable(database))?;
     context.out.line(format_args!(
         "throughput  {per_s:.0} messages/s ({messages} messages, enqueued and delivered)"
     ))?;
@@ -333,6 +378,19 @@ fn print(measured: &Measured, context: &Context) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_tables_are_named_to_whoever_removes_them_by_hand() {
+        let tables = Tables::default().prefix("bench_1_").unwrap();
+        for (sql, count) in [
+            (removal::<sqlx::Postgres>(&tables), 8),
+            (removal::<sqlx::MySql>(&tables), 9),
+            (removal::<sqlx::Sqlite>(&tables), 8),
+        ] {
+            assert_eq!(sql.lines().count(), count, "{sql}");
+            assert!(sql.lines().all(|line| line.contains("bench_1_") && line.ends_with(';')), "{sql}");
+        }
+    }
 
     #[test]
     fn percentiles_are_those_of_the_list() {

@@ -32,11 +32,8 @@ pub async fn run(options: Enqueue, context: &Context) -> Outcome {
         done
     });
     let Enqueued { id, queue, partition } = &done;
-    if context.out.json {
-        context.out.object(&done)?;
-    } else {
-        context.out.line(format_args!("enqueued message {id} into {queue}, partition {partition}"))?;
-    }
+    let text = format_args!("enqueued message {id} into {queue}, partition {partition}");
+    context.out.report(&done, text)?;
     Ok(exit::DONE)
 }
 

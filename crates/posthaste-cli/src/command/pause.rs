@@ -15,14 +15,11 @@ pub async fn run(queue: &str, is_paused: bool, context: &Context) -> Outcome {
         let outbox = context.outbox(&pool).await?;
         if is_paused { outbox.pause(queue).await? } else { outbox.resume(queue).await? }
     });
-    if context.out.json {
-        context.out.object(&Paused { queue, is_paused })?;
-    } else if is_paused {
-        context.out.line(format_args!(
-            "{queue} is paused: nothing of it is delivered until `posthaste resume {queue}`"
-        ))?;
+    let text = if is_paused {
+        format!("{queue} is paused: nothing of it is delivered until `posthaste resume {queue}`")
     } else {
-        context.out.line(format_args!("{queue} is delivered again"))?;
-    }
+        format!("{queue} is delivered again")
+    };
+    context.out.report(&Paused { queue, is_paused }, text)?;
     Ok(exit::DONE)
 }

@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-use posthaste::{
-    Backend, EnqueuedMessage, MAX_BROWSE_LIMIT, Outbox, OutboxError, OutboxMessage, PartitionLag,
-};
+use posthaste::{Backend, EnqueuedMessage, Outbox, OutboxError, OutboxMessage, PartitionLag};
 use serde::Serialize;
 
 use crate::{
@@ -19,8 +17,10 @@ use crate::{
 
 /// The payloads of all messages that are shown have no more bytes than this, or it is one message.
 const MAX_BYTES: usize = 16 * 1024 * 1024;
-/// The most messages of a partition that are read at once.
+/// The most messages that are read at once.
 const PAGE: u32 = 16;
+/// The most messages of all partitions together that are read ahead, if there are not more partitions.
+const AHEAD: u32 = 64;
 
 #[derive(Debug)]
 enum Waiting {
@@ -124,7 +124,7 @@ async fn in_order<DB: Backend>(
     let mut sources: Vec<_> = waiting
         .map(|lag| Source { partition: lag.partition, after_seq: lag.cursor_seq, page: VecDeque::new() })
         .collect();
-    let share = u32::try_from(sources.len()).map_or(1, |sources| options.limit / sources.max(1));
+    let share = u32::try_from(sources.len()).map_or(1, |sources| options.limit.min(AHEAD) / sources.max(1));
     let page = share.clamp(1, PAGE);
     loop {
         for source in sources.iter_mut().filter(|source| source.page.is_empty()) {
@@ -141,20 +141,21 @@ async fn in_order<DB: Backend>(
     }
 }
 
+/// Those that have no place yet, a page at a time: their payloads may be large.
 async fn unsequenced<DB: Backend>(
     outbox: &Outbox<DB>,
     options: &Peek,
     found: &mut Found,
 ) -> Result<(), OutboxError> {
-    let left = options.limit.saturating_sub(u32::try_from(found.messages.len()).unwrap_or(u32::MAX));
-    // One more than can be shown, to know of it; of one partition, nobody knows how many lie between.
-    let limit = if options.partition.is_some() { MAX_BROWSE_LIMIT } else { left.saturating_add(1) };
-    let messages = outbox.unsequenced(&options.queue, limit).await?;
-    for message in messages {
-        let is_wanted = options.partition.is_none_or(|partition| partition == message.partition);
-        if is_wanted && !found.takes(Waiting::Unsequenced(message), options.limit) {
-            break;
+    let mut after = None;
+    loop {
+        let page = outbox.unsequenced(&options.queue, options.partition, after, PAGE).await?;
+        let Some(last) = page.last() else { return Ok(()) };
+        after = Some(last.id);
+        for message in page {
+            if !found.takes(Waiting::Unsequenced(message), options.limit) {
+                return Ok(());
+            }
         }
     }
-    Ok(())
 }

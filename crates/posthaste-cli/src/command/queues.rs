@@ -36,7 +36,7 @@ pub async fn run(context: &Context) -> Outcome {
 /// The queues, a line each.
 pub fn table(queues: &[Queue]) -> String {
     if queues.is_empty() {
-        return "there are no queues yet: a process that starts workers for one registers it".to_owned();
+        return "there are no queues yet: `posthaste register` makes one, and so does a process that starts workers for it".to_owned();
     }
     let rows = queues.iter().map(|queue| {
         vec![

@@ -15,11 +15,10 @@ pub async fn run(options: &Register, context: &Context) -> Outcome {
     // The command line takes no other numbers.
     let (queue, partitions) = (&*options.queue, Partitions::of(options.partitions));
     on!(context.open().await?, pool => context.outbox(&pool).await?.register(queue, partitions).await?);
-    if context.out.json {
-        context.out.object(&Registered { queue, partitions: options.partitions })?;
-    } else {
-        let (count, s) = (options.partitions, if options.partitions == 1 { "" } else { "s" });
-        context.out.line(format_args!("{queue} is registered, with {count} partition{s}"))?;
-    }
+    let (count, s) = (options.partitions, if options.partitions == 1 { "" } else { "s" });
+    context.out.report(
+        &Registered { queue, partitions: count },
+        format_args!("{queue} is registered, with {count} partition{s}"),
+    )?;
     Ok(exit::DONE)
 }

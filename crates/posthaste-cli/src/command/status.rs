@@ -19,6 +19,9 @@ use crate::{
     overview::{Observer, Partition, Queue, STANDSTILL, State},
 };
 
+/// How long a look may take before what was seen last is not to be trusted any more.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// As it is printed.
 #[derive(Debug, Serialize)]
 struct Seen<'a> {
@@ -83,15 +86,21 @@ async fn watch<DB: Backend>(
     let mut has_seen = false;
     loop {
         let look = tokio::select! {
-            look = looking.look() => look,
+            look = tokio::time::timeout(PATIENCE, looking.look()) => look,
             () = &mut interrupted => return Ok(exit::DONE),
         };
+        let look = look.unwrap_or_else(|_| {
+            let patience = humantime::format_duration(PATIENCE);
+            Err(Failure::OutOfReach(format!("the database does not answer: nothing for {patience}")))
+        });
         match (look, &screen) {
             (Ok(queues), Some(screen)) => screen.show(&text(&queues, address))?,
             (Ok(queues), None) => print(&queues, address, context)?,
-            (Err(Failure::OutOfReach(why)), Some(screen)) if has_seen => screen.show(&why)?,
-            (Err(Failure::OutOfReach(why)), None) if has_seen => context.out.note(why),
-            (Err(failure), _) => return Err(failure),
+            (Err(failure), screen) => match (failure.may_pass().filter(|_| has_seen), screen) {
+                (Some(why), Some(screen)) => screen.show(why)?,
+                (Some(why), None) => context.out.note(why),
+                (None, _) => return Err(failure),
+            },
         }
         has_seen = true;
         tokio::select! {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use console::{Alignment, pad_str, style};
-use posthaste::{Backend, DeadLetterFilter, Outbox, OutboxError, OutboxMessage, OutboxMessageId};
+use posthaste::{Backend, DeadLetterFilter, Outbox, OutboxMessage, OutboxMessageId};
 use serde::Serialize;
 use sqlx::Pool;
 
@@ -93,13 +93,13 @@ impl<'a, DB: Backend> Follower<'a, DB> {
                     is_away = false;
                 }
                 Ok(()) => {}
-                Err(Failure::OutOfReach(why)) => {
+                Err(failure) => {
+                    let Some(why) = failure.may_pass() else { return Err(failure) };
                     if !is_away {
                         self.out.note(format_args!("{why}: trying again"));
                     }
                     is_away = true;
                 }
-                Err(failure) => return Err(failure),
             }
             if self.is_enough() {
                 return Ok(exit::DONE);
@@ -114,8 +114,7 @@ impl<'a, DB: Backend> Follower<'a, DB> {
 
     /// Shows what was settled since.
     async fn look(&mut self) -> Result<(), Failure> {
-        let partitions = queue::partitions(self.outbox, &self.options.queue, self.options.partition).await;
-        for lag in partitions.map_err(passing)? {
+        for lag in queue::partitions(self.outbox, &self.options.queue, self.options.partition).await? {
             if let Some(place) = self.places.get(&lag.partition).copied() {
                 self.show(lag.partition, place, lag.cursor_seq).await?;
             }
@@ -127,8 +126,7 @@ impl<'a, DB: Backend> Follower<'a, DB> {
     async fn show(&mut self, partition: u32, mut place: Place, cursor: i64) -> Result<(), Failure> {
         let mut read = place.seen;
         while read < cursor && !self.is_enough() {
-            let page = self.outbox.browse(&self.options.queue, partition, read, PAGE).await;
-            let mut page = page.map_err(passing)?;
+            let mut page = self.outbox.browse(&self.options.queue, partition, read, PAGE).await?;
             // If nothing is left of the places that were read, there may still be something behind them.
             read = page.last().map_or(read.saturating_add(i64::from(PAGE)), |last| last.seq).min(cursor);
             page.retain(|message| message.seq <= cursor);
@@ -162,7 +160,7 @@ impl<'a, DB: Backend> Follower<'a, DB> {
         }
         let mut filter = DeadLetterFilter::default().ids(messages.iter().map(|message| message.id));
         loop {
-            let page = self.outbox.dead_letter_list(self.pool, &filter).await.map_err(passing)?;
+            let page = self.outbox.dead_letter_list(self.pool, &filter).await?;
             let Some(last) = page.last() else { return Ok(rejected) };
             filter = filter.after(last.id);
             rejected.extend(page.into_iter().map(|letter| (letter.id, letter.reason)));
@@ -204,15 +202,6 @@ impl<'a, DB: Backend> Follower<'a, DB> {
         self.out.line(format_args!(
             "… {count} of partition {partition} were delivered and removed before they could be shown (seq {from_seq} to {to_seq})"
         ))
-    }
-}
-
-/// What may be better at the next look is as good as a database that is away.
-fn passing(error: OutboxError) -> Failure {
-    let is_passing = error.is_retryable();
-    match Failure::from(error) {
-        Failure::Problem(why) if is_passing => Failure::OutOfReach(why),
-        failure => failure,
     }
 }
 

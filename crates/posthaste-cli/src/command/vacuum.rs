@@ -11,11 +11,11 @@ struct Vacuumed {
 
 pub async fn run(context: &Context) -> Outcome {
     let removed = on!(context.open().await?, pool => context.outbox(&pool).await?.vacuum().await?);
-    match removed {
-        _ if context.out.json => context.out.object(&Vacuumed { removed })?,
-        0 => context.out.line("nothing was there to remove")?,
-        1 => context.out.line("removed 1 message that was settled")?,
-        _ => context.out.line(format_args!("removed {removed} messages that were settled"))?,
-    }
+    let text = match removed {
+        0 => "nothing was there to remove".to_owned(),
+        1 => "removed 1 message that was settled".to_owned(),
+        _ => format!("removed {removed} messages that were settled"),
+    };
+    context.out.report(&Vacuumed { removed }, text)?;
     Ok(exit::DONE)
 }

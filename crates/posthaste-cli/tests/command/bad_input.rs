@@ -29,6 +29,100 @@ fn a_database_in_memory_is_refused() {
         let sentence = Posthaste::new(&["migrate", "--database-url", url]).fails(2);
         assert!(sentence.ends_with("name a file"), "{sentence}");
     }
+    // A file may have such a name.
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}/:memory:x.db", folder.path().display());
+    Posthaste::new(&["migrate", "--database-url", &url]).succeeds();
+    assert!(folder.path().join(":memory:x.db").exists());
+}
+
+#[test]
+fn no_secret_is_repeated_wherever_it_was_put() {
+    let misplaced = "postgres://scott:tiger@db/shop";
+    let nobody = "postgres://scott@127.0.0.1:1/shop";
+    for (arguments, code) in [
+        (&["queues", misplaced][..], 2),
+        (&["peek", "orders", "-n", misplaced], 2),
+        (&["status", "--database-url", "postgres://db/shop?sslmode=tiger"], 2),
+        (&["status", "--database-url", "mysql://db/shop?ssl-mode=tiger"], 2),
+        (&["status", "--database-url", "sqlite:shop.db?mode=tiger"], 2),
+        (&["status", "-vv", "--database-url", &format!("{nobody}?pasword=tiger")], 3),
+        (
+            &[
+                "status",
+                "-vv",
+                "--database-url",
+                &format!("{}?pasword=tiger", nobody.replace("postgres", "mysql")),
+            ],
+            3,
+        ),
+    ] {
+        let ran = Posthaste::new(arguments).run();
+        assert_eq!((ran.code, &*ran.out), (code, ""), "{ran:?}");
+        assert!(!ran.err.contains("tiger") && !ran.err.is_empty(), "{ran:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_variable_that_cannot_be_read_is_not_taken_for_none() {
+    use std::os::unix::ffi::OsStrExt;
+    let folder = tempfile::tempdir().unwrap();
+    for command in ["migrate", "status", "bench"] {
+        let mut command = Posthaste::new(&[command]).in_folder(folder.path()).into_command();
+        let ended =
+            command.env("DATABASE_URL", std::ffi::OsStr::from_bytes(b"postgres://\xff")).output().unwrap();
+        assert_eq!(ended.status.code(), Some(2), "{ended:?}");
+        assert!(ended.stderr.starts_with(b"posthaste: DATABASE_URL is not UTF-8"), "{ended:?}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn durations_that_no_clock_counts_are_refused() {
+    for arguments in [
+        &["status", "--connect-timeout", "18446744073709551615s"][..],
+        &["status", "--watch=2h"],
+        &["tail", "orders", "--interval", "18446744073709551615s"],
+    ] {
+        let ran = Posthaste::new(arguments).run();
+        assert_eq!(ran.code, 2, "{ran:?}");
+        assert!(ran.err.contains("more than a"), "{ran:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_standard_error_that_cannot_be_written_changes_nothing() {
+    for arguments in [&["status"][..], &["status", "-vv"]] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Posthaste::new(arguments).in_folder(folder.path()).into_command();
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        assert_eq!(command.stderr(full).status().unwrap().code(), Some(3), "{arguments:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_done_is_said_to_be_done_although_it_cannot_be_printed() {
+    let ground = Ground::fresh(Server::Sqlite).await;
+    ground.register("orders", posthaste::Partitions::of(1)).await;
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let fails = |arguments: &[&str]| {
+        let ended = ground.posthaste(arguments).into_command().stdout(full()).output().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        String::from_utf8(ended.stderr).unwrap()
+    };
+    let said = fails(&["enqueue", "orders", "x"]);
+    assert!(said.starts_with("posthaste: cannot write to standard output: "), "{said}");
+    assert!(said.ends_with("; what was to be done is done\n"), "{said}");
+    assert_eq!(ground.count("posthaste_incoming").await, 1);
+    let said = fails(&["queues"]);
+    assert!(
+        said.starts_with("posthaste: cannot write to standard output: ") && !said.contains("done"),
+        "{said}"
+    );
+    ground.remove().await;
 }
 
 #[test]
@@ -54,7 +148,18 @@ fn somebody_there_who_does_not_answer() {
     }
 }
 
-on_every_database!(a_database_that_is_not_there, tables_of_a_later_version);
+on_every_database!(a_database_that_is_not_there, tables_of_a_later_version, a_url_is_no_queue);
+
+async fn a_url_is_no_queue(ground: &Ground) {
+    ground.posthaste(&["migrate"]).succeeds();
+    for command in [&["status"][..], &["peek"], &["pause"], &["enqueue", "--partition", "0"]] {
+        let misplaced = "postgres://scott:tiger@db/shop";
+        let arguments = [command, &[misplaced]].concat();
+        let ran = ground.posthaste(&arguments).input("x").run();
+        assert_eq!((ran.code, &*ran.out), (2, ""), "{ran:?}");
+        assert!(!ran.err.contains("tiger") && ran.err.contains("(a URL)"), "{ran:?}");
+    }
+}
 
 async fn a_database_that_is_not_there(ground: &Ground) {
     let url = ground.url.replace("posthaste_cli_", "nothing_").replace("test.db", "nothing.db");

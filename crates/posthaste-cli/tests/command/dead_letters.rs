@@ -1,10 +1,14 @@
 //! `dead-letters`.
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use posthaste::Partitions;
 use serde_json::{Value, json};
 
 use crate::{
-    ground::{Ground, Server},
+    ground::{AnyPool, Ground, Server},
     handlers::Judge,
     snapshots::assert_shape,
     terminal::OnTerminal,
@@ -20,6 +24,7 @@ on_every_database!(
     named_ones_are_all_taken_or_none,
     what_makes_no_sense_is_refused,
     people_are_asked_before_anything_is_thrown_away,
+    what_comes_while_somebody_is_asked_is_left_alone,
 );
 
 impl Ground {
@@ -109,6 +114,8 @@ async fn rejected_messages_are_listed_and_shown(ground: &Ground) {
     let hex = ground.posthaste(&["dead-letters", "show", &id, "--format", "hex"]).succeeds();
     assert!(hex.ends_with("payload    626164e280ae\n"), "{hex}");
 
+    let sentence = ground.posthaste(&["dead-letters", "show", "-1"]).fails(1);
+    assert!(sentence.starts_with("there is no dead letter -1: "), "{sentence}");
     let sentence = ground.posthaste(&["dead-letters", "show", "999"]).fails(1);
     assert!(sentence.starts_with("there is no dead letter 999: "), "{sentence}");
     for (which, count) in [
@@ -121,6 +128,8 @@ async fn rejected_messages_are_listed_and_shown(ground: &Ground) {
         (&["--older-than", "1h"], 0),
         (&["--queue", "orders", "--partition", "0", "--reason", "{}"], 1),
         (&["--id", &id], 1),
+        (&["--id", "-5"], 0),
+        (&["--after", "-1"], 2),
         (&["--after", &id], 1),
     ] {
         assert_eq!(ground.letters(which), count, "{which:?}");
@@ -313,6 +322,66 @@ async fn people_are_asked_before_anything_is_thrown_away(ground: &Ground) {
     assert_eq!(ground.letters(&[]), 0);
 }
 
+async fn what_comes_while_somebody_is_asked_is_left_alone(ground: &Ground) {
+    let judge = ground.reject("orders", 4).await;
+    let mut process = OnTerminal::start(ground.posthaste(&["dead-letters", "discard", "--all"]));
+    process.until("Discard 4 dead letters? [y/N] ");
+    ground.posthaste(&["dead-letters", "discard", "--all", "--yes", "-n", "2"]).succeeds();
+    let workers = ground.deliver("orders", Partitions::of(2), judge).await;
+    ground.enqueue_all("orders", (4..6).map(|n| format!("bad {n}"))).await;
+    ground.eventually("they are rejected", || ground.letters(&["--status", "pending"]) == 4);
+    workers.stop().await;
+    process.types("y\n");
+    let (code, shown) = process.ends();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("discarded 2 dead letters; somebody else was at 2 more"), "{shown}");
+    assert_eq!(ground.letters(&["--status", "pending"]), 2, "nobody was asked about these");
+
+    // Nor is it deleted if it was discarded meanwhile, however old it is.
+    let mut process = OnTerminal::start(ground.posthaste(&["dead-letters", "cleanup", "--all"]));
+    process.until("Delete 4 dead letters? [y/N] ");
+    ground.posthaste(&["dead-letters", "cleanup", "--all", "--yes", "-n", "2"]).succeeds();
+    ground.posthaste(&["dead-letters", "discard", "--all", "--yes"]).succeeds();
+    process.types("y\n");
+    let (code, shown) = process.ends();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(shown.contains("deleted 2 dead letters; somebody else was at 2 more"), "{shown}");
+    assert_eq!(ground.letters(&["--status", "discarded"]), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_interrupted_finishes_its_page_and_says_how_far_it_got() {
+    let ground = Ground::fresh(Server::Postgres).await;
+    ground.reject("orders", 250).await;
+    let held = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \
+                $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NEW; END $$; \
+                CREATE TRIGGER hold BEFORE UPDATE ON posthaste_dead_letter FOR EACH ROW \
+                WHEN (NEW.seq = 150) EXECUTE FUNCTION hold()";
+    ground.sql(held).await;
+    let AnyPool::Postgres(pool) = &ground.pool else { unreachable!() };
+    let mut holder = pool.begin().await.unwrap();
+    sqlx::query("SELECT pg_advisory_xact_lock(1)").execute(&mut *holder).await.unwrap();
+    let mut process = ground.posthaste(&["dead-letters", "discard", "--all", "--yes"]).start();
+    let waits = "SELECT count(*) FROM pg_stat_activity \
+                 WHERE datname = current_database() AND wait_event_type = 'Lock' AND wait_event = 'advisory'";
+    let began = std::time::Instant::now();
+    while sqlx::query_scalar::<_, i64>(waits).fetch_one(pool).await.unwrap() == 0 {
+        assert!(began.elapsed().as_secs() < 20, "it never came to the second page");
+    }
+    kill(Pid::from_raw(process.id().cast_signed()), Signal::SIGINT).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    assert_eq!(process.try_wait().unwrap(), None, "it finishes what it has begun");
+    holder.rollback().await.unwrap();
+    let ended = process.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(130), "{ended:?}");
+    assert_eq!(
+        String::from_utf8(ended.stderr).unwrap(),
+        "discarded 200 of 250 dead letters, then it ended\nposthaste: interrupted before it was done\n"
+    );
+    assert_eq!(ground.letters(&["--status", "discarded"]), 200);
+    ground.remove().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_is_asked_can_walk_away() {
     let ground = Ground::fresh(Server::Sqlite).await;
@@ -346,7 +415,7 @@ async fn what_fails_half_way_says_how_far_it_got() {
     ground.remove().await;
 }
 
-/// Somebody takes some of them away meanwhile, and others are rejected that come behind what was sent back.
+/// Some of them change while it is at others.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_what_was_there_at_first_is_redelivered() {
     let ground = Ground::fresh(Server::Sqlite).await;
@@ -354,13 +423,13 @@ async fn only_what_was_there_at_first_is_redelivered() {
     ground
         .sql(
             "CREATE TRIGGER others AFTER UPDATE ON posthaste_dead_letter WHEN NEW.id = 1 BEGIN \
-             UPDATE posthaste_dead_letter SET id = id + 100000 WHERE id > 120; END",
+             UPDATE posthaste_dead_letter SET changed_at = NEW.changed_at WHERE id > 120; END",
         )
         .await;
     let said = ground.posthaste(&["dead-letters", "redeliver", "--all"]).succeeds();
     assert_eq!(said, "redelivered 120 dead letters; somebody else was at 30 more\n");
     let left = ground.posthaste(&["dead-letters", "list", "--status", "pending", "--json"]).json();
-    assert_eq!(ids(&left), (100_121..=100_150).collect::<Vec<_>>());
+    assert_eq!(ids(&left), (121..=150).collect::<Vec<_>>());
     assert_eq!(ground.letters(&["--status", "resolved"]), 120);
     ground.remove().await;
 }

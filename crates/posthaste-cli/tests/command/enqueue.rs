@@ -3,7 +3,7 @@
 use posthaste::Partitions;
 
 use crate::{
-    ground::{Ground, Server},
+    ground::{AnyPool, Ground, Server},
     handlers::Collect,
     posthaste::Posthaste,
     snapshots::assert_shape,
@@ -137,4 +137,18 @@ async fn at_a_terminal_it_says_that_it_waits() {
 fn a_payload_is_read_before_the_database_is_asked() {
     let sentence = Posthaste::new(&["enqueue", "orders", "--file", "nowhere"]).fails(2);
     assert!(sentence.starts_with("cannot read the payload from nowhere"), "{sentence}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_for_a_locked_database_is_told_so() {
+    let ground = Ground::fresh(Server::Sqlite).await;
+    ground.register("orders", Partitions::of(1)).await;
+    let AnyPool::Sqlite(pool) = &ground.pool else { unreachable!() };
+    let holder = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();
+    let mut process = OnTerminal::start(ground.posthaste(&["enqueue", "orders", "x"]));
+    process.until("waiting for the database…");
+    holder.rollback().await.unwrap();
+    let (code, shown) = process.ends();
+    assert_eq!(code, Some(0), "{shown}");
+    ground.remove().await;
 }

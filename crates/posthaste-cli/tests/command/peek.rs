@@ -10,6 +10,7 @@ use crate::{
 
 on_every_database!(
     what_has_no_place_yet_is_shown_without_one,
+    what_has_no_place_yet_is_found_however_many_there_are,
     what_waits_is_shown_in_the_order_of_its_partition_oldest_first,
     what_was_delivered_is_not_shown,
     payloads_are_shown_as_asked_and_never_command_the_terminal,
@@ -38,6 +39,26 @@ async fn what_has_no_place_yet_is_shown_without_one(ground: &Ground) {
     let second = ground.posthaste(&["peek", "orders", "--partition", "1", "--json"]).json();
     assert!(field(&second, "partition").iter().all(|partition| **partition == 1), "{second}");
     assert!(field(&second, "payload").contains(&&json!("y")), "{second}");
+}
+
+async fn what_has_no_place_yet_is_found_however_many_there_are(ground: &Ground) {
+    ground.register("orders", Partitions::of(2)).await;
+    ground.enqueue("orders", 1100).await;
+    for payload in ["y", "z"] {
+        ground.posthaste(&["enqueue", "orders", payload, "--partition", "1"]).succeeds();
+    }
+    let peek =
+        |arguments: &[&str]| ground.posthaste(&[&["peek", "orders", "--json"], arguments].concat()).json();
+    let second = peek(&["--partition", "1"]);
+    assert_eq!((field(&second, "payload"), &second["more"]), (vec![&json!("y"), &json!("z")], &json!(false)));
+    assert_eq!(peek(&["--partition", "1", "-n", "1"])["more"], true);
+    let all = peek(&["-n", "1102"]);
+    assert_eq!((field(&all, "id").len(), &all["more"]), (1102, &json!(false)));
+    // What would take too much memory is left out, and said to be there.
+    let large = "x".repeat(1_000_000);
+    ground.enqueue_all("orders", (0..17).map(|_| large.clone())).await;
+    let all = peek(&["-n", "2000"]);
+    assert_eq!((field(&all, "id").len(), &all["more"]), (1102 + 16, &json!(true)));
 }
 
 async fn what_waits_is_shown_in_the_order_of_its_partition_oldest_first(ground: &Ground) {

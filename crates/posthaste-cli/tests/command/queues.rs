@@ -3,7 +3,10 @@
 use posthaste::Partitions;
 use serde_json::json;
 
-use crate::{ground::Ground, snapshots::assert_shape};
+use crate::{
+    ground::{Ground, Server},
+    snapshots::assert_shape,
+};
 
 on_every_database!(
     a_queue_is_listed_paused_and_resumed,
@@ -56,11 +59,21 @@ async fn the_tables_are_made_once_and_printed(ground: &Ground) {
         assert!(done.starts_with("the tables are in place: posthaste_* in "), "{done}");
     }
     let none = ground.posthaste(&["queues"]).succeeds();
-    assert!(none.starts_with("there are no queues yet"), "{none}");
+    assert!(none.starts_with("there are no queues yet: `posthaste register` makes one"), "{none}");
+    assert_shape("migrate", &ground.posthaste(&["migrate", "--json"]).json());
 
     // What is printed makes the tables too, under another name.
     let sql = ground.posthaste(&["migrate", "--print", "--table-prefix", "other_"]).succeeds();
+    let printed = ground.posthaste(&["migrate", "--print", "--table-prefix", "other_", "--json"]).json();
+    assert_eq!(printed["sql"].as_str().unwrap().trim_end(), sql.trim_end());
     ground.posthaste(&["queues", "--table-prefix", "other_"]).fails(1);
     ground.sql(&sql).await;
     ground.posthaste(&["queues", "--table-prefix", "other_"]).succeeds();
+    if ground.server != Server::Sqlite {
+        let sentence = ground.posthaste(&["queues", "--schema", "nowhere_to_be_found"]).fails(1);
+        assert!(
+            sentence.contains("\"nowhere_to_be_found\": run `posthaste migrate`, or name another "),
+            "{sentence}"
+        );
+    }
 }

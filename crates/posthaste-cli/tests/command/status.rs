@@ -9,7 +9,7 @@ use nix::{
 use posthaste::{LeasedMessageHandler, MessageResult, OutboxMessage, Partitions};
 
 use crate::{
-    ground::{Accept, Ground, Server},
+    ground::{Accept, AnyPool, Ground, Server},
     snapshots::assert_shape,
 };
 
@@ -107,7 +107,7 @@ async fn a_paused_queue_is_no_problem(ground: &Ground) {
 
 async fn it_can_be_watched_until_interrupted(ground: &Ground) {
     ground.register("orders", Partitions::of(2)).await;
-    let mut child = ground.posthaste(&["status", "--watch", "100ms", "--json"]).start();
+    let mut child = ground.posthaste(&["status", "--watch=100ms", "--json"]).start();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut next = || -> serde_json::Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["queues"][0]["is_paused"], false);
@@ -140,7 +140,27 @@ async fn what_is_settled_is_removed_on_demand(ground: &Ground) {
 
 #[test]
 fn an_interval_that_would_be_a_load_is_refused() {
-    let ran = crate::posthaste::Posthaste::new(&["status", "--watch", "1ms"]).run();
+    let ran = crate::posthaste::Posthaste::new(&["status", "--watch=1ms"]).run();
     assert_eq!(ran.code, 2);
     assert!(ran.err.contains("less than 50ms"), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_watches_is_told_that_the_database_does_not_answer() {
+    let ground = Ground::fresh(Server::Postgres).await;
+    ground.register("orders", Partitions::of(1)).await;
+    let AnyPool::Postgres(pool) = &ground.pool else { unreachable!() };
+    let mut child = ground.posthaste(&["status", "--json", "--watch", "orders"]).start();
+    let mut out = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut err = BufReader::new(child.stderr.take().unwrap()).lines();
+    out.next().unwrap().unwrap();
+    let mut holder = pool.begin().await.unwrap();
+    let held = "LOCK TABLE posthaste_cursor IN ACCESS EXCLUSIVE MODE";
+    sqlx::raw_sql(held).execute(&mut *holder).await.unwrap();
+    assert_eq!(err.next().unwrap().unwrap(), "the database does not answer: nothing for 5s");
+    holder.rollback().await.unwrap();
+    out.next().unwrap().unwrap();
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    ground.remove().await;
 }

@@ -31,6 +31,7 @@ pub struct DeadLetterScope {
     pub(crate) rejected_before: Option<SystemTime>,
     pub(crate) older_than: Option<Duration>,
     pub(crate) unchanged_for: Option<Duration>,
+    pub(crate) unchanged_since: Option<SystemTime>,
     pub(crate) reason: Option<String>,
     limit: Option<u32>,
 }
@@ -142,6 +143,14 @@ macro_rules! criteria {
             #[must_use]
             pub const fn unchanged_for(mut self, age: Duration) -> Self {
                 self$(.$scope)?.unchanged_for = Some(age);
+                self
+            }
+
+            /// Only those whose status has not changed since then, and that were not rejected since, by the database's clock: of those
+            /// that are counted [now](crate::Outbox::database_time), no others come in while they are dealt with page by page.
+            #[must_use]
+            pub const fn unchanged_since(mut self, time: SystemTime) -> Self {
+                self$(.$scope)?.unchanged_since = Some(time);
                 self
             }
 

@@ -72,6 +72,7 @@ impl Values {
             .with_some("before", scope.rejected_before.map(|time| Value::Number(micros(time))))
             .with_some("older", scope.older_than.map(|age| Value::Number(age_micros(age))))
             .with_some("unchanged", scope.unchanged_for.map(|age| Value::Number(age_micros(age))))
+            .with_some("unchanged_since", scope.unchanged_since.map(|time| Value::Number(micros(time))))
             .with_some("reason", text(&scope.reason));
         let status = match state {
             None => None,

@@ -166,14 +166,22 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         most: u32,
     ) -> impl Future<Output = Result<Vec<OutboxMessage>>> + Send;
 
-    /// The messages of a queue that are committed and that no tick has taken, the first ones by id. It looks at all of these: not for
-    /// workers.
+    /// The messages of these partitions of a queue that are committed and that no tick has taken, the first ones by id behind this
+    /// one. It looks at all of these: not for workers.
     fn unsequenced(
         &self,
         conn: &mut <Self::Db as sqlx::Database>::Connection,
         queue: &Queue,
+        partition_ids: &[i32],
+        after_id: i64,
         most: u32,
     ) -> impl Future<Output = Result<Vec<EnqueuedMessage>>> + Send;
+
+    /// What time it is by the database's clock, in microseconds since 1970.
+    fn clock(
+        &self,
+        conn: &mut <Self::Db as sqlx::Database>::Connection,
+    ) -> impl Future<Output = Result<i64>> + Send;
 
     /// The partitions of a queue that have something left, at one moment, as the caller's connection sees them. It counts what no
     /// tick has taken: not for workers.

@@ -47,6 +47,17 @@ where
     })
 }
 
+/// The column is called as in `clock.sql`, and there is one row.
+pub(super) fn clock<R>(rows: &[R]) -> Result<i64>
+where
+    R: Row,
+    for<'c> &'c str: ColumnIndex<R>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    Ok(row.try_get("now_us")?)
+}
+
 /// The columns are called as in `browse.sql`.
 pub(super) fn browsed<R>(rows: &[R], queue: &Queue) -> Result<Vec<OutboxMessage>>
 where

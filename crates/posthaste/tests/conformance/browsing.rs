@@ -36,7 +36,7 @@ fn payloads(messages: &[OutboxMessage]) -> Vec<(i64, String)> {
 async fn what_is_not_sequenced_yet_is_shown_as_it_was_enqueued<S: Server>() {
     let db = fresh::<S>().await;
     let outbox = registered(&db, Partitions::of(2)).await;
-    assert!(outbox.unsequenced("q", 10).await.unwrap().is_empty());
+    assert!(outbox.unsequenced("q", None, None, 10).await.unwrap().is_empty());
     let message = EnqueueMessage::new([0, 255]).key("käse").payload_type("t").header("a", "b");
     let id = outbox.enqueue(&db.pool, "q", message).await.unwrap();
     let mut open = db.pool.begin().await.unwrap();
@@ -46,13 +46,18 @@ async fn what_is_not_sequenced_yet_is_shown_as_it_was_enqueued<S: Server>() {
     }
     let later: Vec<_> = (0..3).map(|n| EnqueueMessage::new(n.to_string()).partition(n % 2)).collect();
     outbox.enqueue_batch(&db.pool, "q", &later).await.unwrap();
-    let found = outbox.unsequenced("q", 3).await.unwrap();
+    let found = outbox.unsequenced("q", None, None, 3).await.unwrap();
     assert_eq!((found.len(), found[0].id, &*found[0].payload), (3, id, &[0, 255][..]));
     assert_eq!(
         (found[0].key.as_deref(), &*found[0].payload_type, found[0].header("a")),
         (Some("käse"), "t", Some("b"))
     );
     assert_eq!((&*found[1].payload, found[1].partition, found[2].partition), (&b"0"[..], 0, 1));
+    let behind = outbox.unsequenced("q", None, Some(found[1].id), 10).await.unwrap();
+    assert_eq!((behind.len(), behind[0].id), (2, found[2].id), "page by page");
+    let of_second = outbox.unsequenced("q", Some(1), Some(id), 10).await.unwrap();
+    assert_eq!(of_second.iter().map(|message| message.id).collect::<Vec<_>>(), [found[2].id]);
+    assert!(outbox.unsequenced("q", None, Some(behind[1].id), 10).await.unwrap().is_empty());
     assert!(outbox.browse("q", 0, 0, 10).await.unwrap().is_empty(), "nothing has its place yet");
     open.rollback().await.unwrap();
     db.remove().await;
@@ -75,7 +80,7 @@ async fn a_partition_is_browsed_in_the_order_of_delivery<S: Server>() {
     assert_eq!(payloads(&shown), [(1, "0".to_owned()), (2, "1".to_owned()), (3, "2".to_owned())]);
     assert_eq!(shown[0].headers, [("a".to_owned(), "b".to_owned())]);
     assert!(outbox.browse("q", 1 - of_key, 0, 10).await.unwrap().is_empty());
-    assert!(outbox.unsequenced("q", 10).await.unwrap().is_empty());
+    assert!(outbox.unsequenced("q", None, None, 10).await.unwrap().is_empty());
     assert!(memory.given().is_empty(), "a look takes nothing");
     outbox.resume("q").await.unwrap();
     memory.has(3).await;
@@ -184,9 +189,11 @@ async fn a_queue_or_partition_that_is_not_there_cannot_be_browsed<S: Server>() {
     let outbox = registered(&db, Partitions::of(2)).await;
     let unknown = outbox.browse("p", 0, 0, 1).await.unwrap_err();
     assert!(matches!(unknown, OutboxError::QueueNotRegistered(name) if name == "p"));
-    let unknown = outbox.unsequenced("Q", 1).await.unwrap_err();
+    let unknown = outbox.unsequenced("Q", None, None, 1).await.unwrap_err();
     assert!(matches!(unknown, OutboxError::QueueNotRegistered(name) if name == "Q"));
     let out = outbox.browse("q", 2, 0, 1).await.unwrap_err();
+    assert!(matches!(out, OutboxError::PartitionOutOfRange { partition: 2, max: 1, .. }));
+    let out = outbox.unsequenced("q", Some(2), None, 1).await.unwrap_err();
     assert!(matches!(out, OutboxError::PartitionOutOfRange { partition: 2, max: 1, .. }));
     assert!(matches!(outbox.browse("a b", 0, 0, 1).await, Err(OutboxError::InvalidQueueName(_))));
     db.remove().await;

@@ -34,6 +34,7 @@ cases! {
         redelivered_messages_are_new_ones_at_the_end_of_their_queue,
         redelivering_at_once_sends_each_back_once (flavor = "multi_thread", worker_threads = 2),
         every_criterion_selects,
+        what_changes_later_is_not_what_was_counted,
         pages_cover_everything_once_and_none_is_large,
         discarding_and_cleaning_up_keep_to_their_states,
         what_makes_no_sense_is_refused_and_changes_nothing,
@@ -552,6 +553,37 @@ async fn every_criterion_selects<S: Server>() {
             assert_eq!(counted, u64::try_from(expected.len()).unwrap(), "{filter:?}");
         }
     }
+    handle.stop().await;
+    db.remove().await;
+}
+
+async fn what_changes_later_is_not_what_was_counted<S: Server>() {
+    let db = fresh::<S>().await;
+    let (handle, outbox, ids) = buried(&db, &numbered(4)).await;
+    // The clock of SQLite counts milliseconds: those of the moment itself have changed since.
+    let last = listed(&outbox, &db.pool).await.iter().map(|letter| letter.changed_at).max().unwrap();
+    let mut then = last;
+    eventually("time passes", async || {
+        then = outbox.database_time().await.unwrap();
+        then > last
+    })
+    .await;
+    let scope = everything().unchanged_since(then);
+    let left = async || outbox.dead_letter_count(&db.pool, &scope.clone().into()).await.unwrap();
+    assert_eq!(left().await, 4);
+    let claimed = outbox.dead_letter_replay(&db.pool, &everything().ids([ids[1]]), MINUTE).await.unwrap();
+    outbox.dead_letter_reject(&db.pool, &claimed, "again").await.unwrap();
+    assert_eq!(left().await, 3, "it is pending again, and was not at first");
+    let sent = outbox.dead_letter_redeliver(&db.pool, &scope.clone().limit(1)).await.unwrap();
+    assert_eq!(sent[0].0, ids[0]);
+    eventually("it is rejected again", async || {
+        outbox.dead_letter_count(&db.pool, &DeadLetterFilter::default()).await.unwrap() == 5
+    })
+    .await;
+    let sent = outbox.dead_letter_redeliver(&db.pool, &scope).await.unwrap();
+    assert_eq!(sent.iter().map(|(old, _)| *old).collect::<Vec<_>>(), ids[2..]);
+    assert_eq!(outbox.dead_letter_cleanup(&db.pool, &scope).await.unwrap(), 0, "they are resolved since");
+    assert_eq!(left().await, 0);
     handle.stop().await;
     db.remove().await;
 }

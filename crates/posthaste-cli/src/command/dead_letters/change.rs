@@ -1,10 +1,10 @@
 //! `posthaste dead-letters redeliver`, `discard` and `cleanup`: does the same with all dead letters that are meant, a page at a time.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::SystemTime};
 
 use posthaste::{
-    Backend, DEFAULT_DEAD_LETTER_LIMIT, DeadLetterFilter, DeadLetterMessage, DeadLetterStatus, Outbox,
-    OutboxError,
+    Backend, DEFAULT_DEAD_LETTER_LIMIT, DeadLetterFilter, DeadLetterMessage, DeadLetterScope,
+    DeadLetterStatus, Outbox, OutboxError, OutboxMessageId,
 };
 use serde::Serialize;
 use sqlx::Pool;
@@ -12,7 +12,6 @@ use sqlx::Pool;
 use super::{
     letter::{letters, row},
     progress::Progress,
-    redeliver::{Redelivery, Sent},
     verb::{Verb, count},
 };
 use crate::{
@@ -22,6 +21,7 @@ use crate::{
     exit,
     failure::{Failure, Outcome},
     input,
+    interrupt::Interrupts,
 };
 
 /// So many are changed in one transaction.
@@ -57,8 +57,9 @@ pub async fn run(verb: Verb, options: &ChangeDeadLetters, context: &Context) -> 
     check(verb, options)?;
     on!(context.open().await?, pool => {
         let outbox = context.outbox(&pool).await?;
-        let change = Change { outbox: &outbox, pool: &pool, verb, options };
-        let outcome = change.run(context).await;
+        let began = outbox.database_time().await?;
+        let change = Change { outbox: &outbox, pool: &pool, verb, options, began };
+        let outcome = change.run(context, Interrupts::listen()).await;
         // What was sent back is told of, however it ended.
         outbox.close().await;
         outcome
@@ -93,12 +94,21 @@ struct Change<'a, DB: Backend> {
     pool: &'a Pool<DB>,
     verb: Verb,
     options: &'a ChangeDeadLetters,
+    /// By the database's clock. Whatever is rejected or changed later is left alone: nobody has been asked about it, and what was sent
+    /// back may be rejected again at once.
+    began: SystemTime,
 }
 
+/// What was sent back, and as what.
+type Sent = (OutboxMessageId, OutboxMessageId);
+
 impl<DB: Backend> Change<'_, DB> {
-    async fn run(&self, context: &Context) -> Outcome {
-        self.options.which.check_queue(self.outbox).await?;
-        let matched = self.matched().await?;
+    async fn run(&self, context: &Context, mut interrupts: Interrupts) -> Outcome {
+        let mut until_then = interrupts.clone();
+        let matched = tokio::select! {
+            matched = self.agreed_on() => matched?,
+            () = until_then.first() => return Err(Failure::Interrupted),
+        };
         let changed = if self.options.dry_run {
             let first = self.first(if context.out.json { TOLD } else { SHOWN }).await?;
             if !context.out.json {
@@ -107,20 +117,24 @@ impl<DB: Backend> Change<'_, DB> {
             let ids = first.iter().map(|(id, _)| *id).collect();
             self.changed(matched, 0, Some(ids), None)
         } else {
-            if matched > 0 && self.verb.asks() && !self.options.yes && !self.agrees(matched).await? {
-                return Err(Failure::Problem("nothing was changed".to_owned()));
-            }
-            let (changed, sent) = self.do_it(matched).await?;
+            let (changed, sent) = self.do_it(matched, &mut interrupts).await?;
             let sent = sent.iter().map(|(id, made)| Redelivered { id: id.0, redelivered_as: made.0 });
             let sent = (self.verb == Verb::Redeliver).then(|| sent.collect());
             self.changed(matched, changed, None, sent)
         };
-        if context.out.json {
-            context.out.object(&changed)?;
-        } else {
-            context.out.line(self.said(matched, changed.changed))?;
-        }
+        context.out.report(&changed, self.said(matched, changed.changed))?;
         Ok(exit::DONE)
+    }
+
+    /// How many there are, if whoever has to be asked agrees.
+    async fn agreed_on(&self) -> Result<u64, Failure> {
+        self.options.which.check_queue(self.outbox).await?;
+        let matched = self.matched().await?;
+        let asks = matched > 0 && self.verb.asks() && !self.options.yes && !self.options.dry_run;
+        if asks && !self.agrees(matched).await? {
+            return Err(Failure::Problem("nothing was changed".to_owned()));
+        }
+        Ok(matched)
     }
 
     const fn changed(
@@ -168,13 +182,17 @@ impl<DB: Backend> Change<'_, DB> {
         Ok(input::agrees(format!("{verb} {}{of}?", count(matched))).await?)
     }
 
+    /// Those that are meant, as they were when it began.
+    fn scope(&self) -> DeadLetterScope {
+        self.options.which.scope().unchanged_since(self.began)
+    }
+
     /// A filter for each of the states.
     fn filters(&self) -> impl Iterator<Item = DeadLetterFilter> {
-        let which = &self.options.which;
-        let asked = which.status.map(DeadLetterStatus::from);
+        let asked = self.options.which.status.map(DeadLetterStatus::from);
         let states =
             self.verb.states().iter().filter(move |state| asked.is_none_or(|asked| asked == **state));
-        states.map(|state| which.scope().status(*state).into())
+        states.map(|state| self.scope().status(*state).into())
     }
 
     /// How many fit, up to the limit. If they are named, all of them must.
@@ -186,7 +204,7 @@ impl<DB: Backend> Change<'_, DB> {
         let named: BTreeSet<_> = self.options.which.ids.iter().copied().collect();
         if u64::try_from(named.len()).is_ok_and(|named| named > matched) {
             let found: BTreeSet<_> = self.first(named.len()).await?.into_iter().map(|(id, _)| id).collect();
-            let missing = named.difference(&found).copied().map(posthaste::OutboxMessageId);
+            let missing = named.difference(&found).copied().map(OutboxMessageId);
             let (ids, expected) = (missing.collect(), self.verb.expected());
             return Err(OutboxError::DeadLettersNotFound { ids, expected });
         }
@@ -213,24 +231,22 @@ impl<DB: Backend> Change<'_, DB> {
         Ok(first)
     }
 
-    /// Page by page, until as many are changed as fitted at the beginning: others may come while it goes on, and nobody has been asked
-    /// about those. How many, and the first that were sent back.
-    async fn do_it(&self, matched: u64) -> Result<(u64, Vec<Sent>), OutboxError> {
-        let (scope, mut redelivery) = (self.options.which.scope(), Redelivery::default());
+    /// Page by page, as many as fitted at the beginning. How many, and the first that were sent back. If it is interrupted, the page
+    /// in hand is finished, so that it is known how far it got; if once more, it ends at once.
+    async fn do_it(&self, matched: u64, interrupts: &mut Interrupts) -> Result<(u64, Vec<Sent>), Failure> {
         let mut progress = Progress::new(self.verb.words().1, matched, PAGE);
         let mut told = Vec::new();
         while progress.done < matched {
+            if interrupts.is_asked() {
+                return Err(Failure::Interrupted);
+            }
             let limit = u32::try_from(matched - progress.done).unwrap_or(PAGE).min(PAGE);
-            let page = scope.clone().limit(limit);
-            let done = match self.verb {
-                Verb::Redeliver => {
-                    let sent = redelivery.page(self.outbox, &scope, limit).await?;
-                    let done = u64::try_from(sent.len()).unwrap_or(u64::MAX);
-                    told.extend(sent.into_iter().take(TOLD.saturating_sub(told.len())));
-                    done
+            let done = tokio::select! {
+                done = self.page(limit, &mut told) => done?,
+                () = interrupts.second() => {
+                    progress.cut_off(limit);
+                    return Err(Failure::Interrupted);
                 }
-                Verb::Discard => self.outbox.dead_letter_discard(self.pool, &page).await?,
-                Verb::Cleanup => self.outbox.dead_letter_cleanup(self.pool, &page).await?,
             };
             if done == 0 {
                 break;
@@ -238,5 +254,19 @@ impl<DB: Backend> Change<'_, DB> {
             progress.add(done);
         }
         Ok((progress.end(), told))
+    }
+
+    async fn page(&self, limit: u32, told: &mut Vec<Sent>) -> Result<u64, OutboxError> {
+        let page = self.scope().limit(limit);
+        match self.verb {
+            Verb::Redeliver => {
+                let sent = self.outbox.dead_letter_redeliver(self.pool, &page).await?;
+                let done = u64::try_from(sent.len()).unwrap_or(u64::MAX);
+                told.extend(sent.into_iter().take(TOLD.saturating_sub(told.len())));
+                Ok(done)
+            }
+            Verb::Discard => self.outbox.dead_letter_discard(self.pool, &page).await,
+            Verb::Cleanup => self.outbox.dead_letter_cleanup(self.pool, &page).await,
+        }
     }
 }

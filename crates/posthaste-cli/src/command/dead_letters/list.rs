@@ -5,7 +5,13 @@ use serde::Serialize;
 use sqlx::Pool;
 
 use super::letter::{Letter, letters, row};
-use crate::{Context, args::ListDeadLetters, database::on, exit, failure::Outcome};
+use crate::{
+    Context,
+    args::ListDeadLetters,
+    database::on,
+    exit,
+    failure::{Failure, Outcome},
+};
 
 /// A page, as it is printed.
 #[derive(Debug)]
@@ -26,30 +32,29 @@ pub async fn run(options: &ListDeadLetters, context: &Context) -> Outcome {
     if let Some(after) = options.after {
         filter = filter.after(OutboxMessageId(after));
     }
-    if context.out.json {
-        let page = on!(context.open().await?, pool => {
-            let outbox = context.outbox(&pool).await?;
-            options.which.check_queue(&outbox).await?;
-            whole(&outbox, &pool, filter.limit(options.limit)).await?
-        });
-        let dead_letters = page.letters.iter().map(Letter::from).collect();
-        context.out.object(&Listed { dead_letters, next_after: page.next_after.map(|id| id.0) })?;
-        return Ok(exit::DONE);
-    }
-    let page = on!(context.open().await?, pool => {
+    on!(context.open().await?, pool => {
         let outbox = context.outbox(&pool).await?;
         options.which.check_queue(&outbox).await?;
-        rows(&outbox, &pool, filter, options.limit).await?
+        if context.out.json {
+            let page = whole(&outbox, &pool, filter.limit(options.limit)).await?;
+            let dead_letters = page.letters.iter().map(Letter::from).collect();
+            context.out.object(&Listed { dead_letters, next_after: page.next_after.map(|id| id.0) })?;
+        } else {
+            print(rows(&outbox, &pool, filter, options.limit).await?, context)?;
+        }
     });
+    Ok(exit::DONE)
+}
+
+fn print(page: Page<Vec<String>>, context: &Context) -> Result<(), Failure> {
     if page.letters.is_empty() {
-        context.out.line("there are no dead letters that fit")?;
-        return Ok(exit::DONE);
+        return context.out.line("there are no dead letters that fit");
     }
     context.out.line(letters(page.letters))?;
     if let Some(last) = page.next_after {
         context.out.line(format_args!("there are more: the next page is --after {last}"))?;
     }
-    Ok(exit::DONE)
+    Ok(())
 }
 
 /// With their payloads, which are bounded together: the page may be shorter than the limit.

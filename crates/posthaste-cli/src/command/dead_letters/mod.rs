@@ -4,7 +4,6 @@ mod change;
 mod letter;
 mod list;
 mod progress;
-mod redeliver;
 mod show;
 mod verb;
 mod which;

@@ -178,7 +178,7 @@ async fn clean<DB: Shop>(
 fn with_remains(failure: Failure, cleaned: &Result<(), String>) -> Failure {
     let Err(remains) = cleaned else { return failure };
     match failure {
-        Failure::Problem(text) => Failure::Problem(format!("{text}; {remains}")),
+        Failure::Problem(text) | Failure::Passing(text) => Failure::Problem(format!("{text}; {remains}")),
         Failure::Usage(text) => Failure::Usage(format!("{text}; {remains}")),
         Failure::OutOfReach(text) => Failure::OutOfReach(format!("{text}; {remains}")),
         Failure::ClosedPipe | Failure::Interrupted => Failure::Problem(remains.clone()),

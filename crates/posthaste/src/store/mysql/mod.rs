@@ -350,9 +350,15 @@ impl Store for MySqlStore {
         &self,
         conn: &mut MySqlConnection,
         queue: &Queue,
+        partition_ids: &[i32],
+        after_id: i64,
         most: u32,
     ) -> Result<Vec<EnqueuedMessage>> {
-        peek::unsequenced(self, conn, queue, most).await
+        peek::unsequenced(self, conn, queue, partition_ids, after_id, most).await
+    }
+
+    async fn clock(&self, conn: &mut MySqlConnection) -> Result<i64> {
+        peek::clock(self, conn).await
     }
 
     async fn unsettled(&self, conn: &mut MySqlConnection, queue: &Queue) -> Result<Vec<Unsettled>> {

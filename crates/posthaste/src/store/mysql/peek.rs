@@ -37,10 +37,16 @@ pub(super) async fn unsequenced(
     store: &MySqlStore,
     conn: &mut MySqlConnection,
     queue: &Queue,
+    partition_ids: &[i32],
+    after_id: i64,
     most: u32,
 ) -> Result<Vec<EnqueuedMessage>> {
-    let statement = query(&store.sql().unsequenced).bind(json(&queue.partition_ids)).bind(most);
+    let statement = query(&store.sql().unsequenced).bind(after_id).bind(json(&partition_ids)).bind(most);
     peeked::peeked(&statement.fetch_all(conn).await?, queue)
+}
+
+pub(super) async fn clock(store: &MySqlStore, conn: &mut MySqlConnection) -> Result<i64> {
+    peeked::clock(&query(&store.sql().clock).fetch_all(conn).await?)
 }
 
 pub(super) async fn unsettled(

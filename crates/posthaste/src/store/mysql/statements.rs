@@ -8,6 +8,7 @@ statements!(
     browse,
     bury,
     change_dead_letters,
+    clock,
     count_dead_letters,
     delete_dead_letters,
     enqueue_mariadb,

@@ -328,9 +328,15 @@ impl Store for PostgresStore {
         &self,
         conn: &mut PgConnection,
         queue: &Queue,
+        partition_ids: &[i32],
+        after_id: i64,
         most: u32,
     ) -> Result<Vec<EnqueuedMessage>> {
-        peek::unsequenced(self, conn, queue, most).await
+        peek::unsequenced(self, conn, queue, partition_ids, after_id, most).await
+    }
+
+    async fn clock(&self, conn: &mut PgConnection) -> Result<i64> {
+        peek::clock(self, conn).await
     }
 
     async fn unsettled(&self, conn: &mut PgConnection, queue: &Queue) -> Result<Vec<Unsettled>> {

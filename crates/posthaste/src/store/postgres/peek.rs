@@ -40,10 +40,18 @@ pub(super) async fn unsequenced(
     store: &PostgresStore,
     conn: &mut PgConnection,
     queue: &Queue,
+    partition_ids: &[i32],
+    after_id: i64,
     most: u32,
 ) -> Result<Vec<EnqueuedMessage>> {
-    let statement = query(&store.sql().unsequenced).bind(&*queue.partition_ids).bind(i64::from(most));
+    let statement = query(&store.sql().unsequenced).bind(partition_ids).bind(after_id);
+    let statement = statement.bind(i64::from(most));
     peeked::peeked(&fetch(store, conn, statement).await?, queue)
+}
+
+pub(super) async fn clock(store: &PostgresStore, conn: &mut PgConnection) -> Result<i64> {
+    let rows = fetch(store, conn, query(&store.sql().clock)).await?;
+    peeked::clock(&rows)
 }
 
 pub(super) async fn unsettled(

@@ -6,6 +6,7 @@ statements!(
     acquire,
     browse,
     change_dead_letters,
+    clock,
     count_dead_letters,
     delete_dead_letters,
     enqueue,

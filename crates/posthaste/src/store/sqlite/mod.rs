@@ -319,9 +319,15 @@ impl Store for SqliteStore {
         &self,
         conn: &mut SqliteConnection,
         queue: &Queue,
+        partition_ids: &[i32],
+        after_id: i64,
         most: u32,
     ) -> Result<Vec<EnqueuedMessage>> {
-        peek::unsequenced(self, conn, queue, most).await
+        peek::unsequenced(self, conn, queue, partition_ids, after_id, most).await
+    }
+
+    async fn clock(&self, conn: &mut SqliteConnection) -> Result<i64> {
+        peek::clock(self, conn).await
     }
 
     async fn unsettled(&self, conn: &mut SqliteConnection, queue: &Queue) -> Result<Vec<Unsettled>> {

@@ -43,13 +43,21 @@ pub(super) async fn unsequenced(
     store: &SqliteStore,
     conn: &mut SqliteConnection,
     queue: &Queue,
+    partition_ids: &[i32],
+    after_id: i64,
     most: u32,
 ) -> Result<Vec<EnqueuedMessage>> {
-    let partitions = json(&queue.partition_ids);
+    let partitions = json(&partition_ids);
     let rows = patiently!(async {
-        Ok(query(&store.sql().unsequenced).bind(&*partitions).bind(most).fetch_all(&mut *conn).await?)
+        let statement = query(&store.sql().unsequenced).bind(&*partitions).bind(after_id).bind(most);
+        Ok(statement.fetch_all(&mut *conn).await?)
     })?;
     peeked::peeked(&rows, queue)
+}
+
+pub(super) async fn clock(store: &SqliteStore, conn: &mut SqliteConnection) -> Result<i64> {
+    let rows = patiently!(async { Ok(query(&store.sql().clock).fetch_all(&mut *conn).await?) })?;
+    peeked::clock(&rows)
 }
 
 pub(super) async fn unsettled(

@@ -8,6 +8,7 @@ statements!(
     browse,
     bury,
     change_dead_letters,
+    clock,
     count_dead_letters,
     count_on,
     delete_dead_letters,

@@ -32,7 +32,7 @@ async fn one_session_is_enough_for_a_process_that_enqueues() {
         let outbox = Outbox::connect_with(pool.clone(), &tables).await.unwrap();
         outbox.register("q", Partitions::of(2)).await.unwrap();
         outbox.enqueue(&pool, "q", EnqueueMessage::new("x")).await.unwrap();
-        assert_eq!(outbox.unsequenced("q", 10).await.unwrap().len(), 1);
+        assert_eq!(outbox.unsequenced("q", None, None, 10).await.unwrap().len(), 1);
         outbox.close().await;
     };
     tokio::time::timeout(secs(20), using_it).await.expect("nobody waits for a second session");
