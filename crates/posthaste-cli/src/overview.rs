@@ -72,7 +72,8 @@ impl Observer {
         outbox: &Outbox<DB>,
         pool: &Pool<DB>,
     ) -> Result<Vec<Queue>, Failure> {
-        let lags = outbox.lag().await?;
+        let mut lags = outbox.lag().await?;
+        show_hidden(outbox, &mut lags).await?;
         let now = Instant::now();
         let mut queues = Vec::new();
         for of_queue in lags.chunk_by(|one, next| one.queue == next.queue) {
@@ -127,6 +128,23 @@ impl Observer {
             .filter(|partition| matches!(partition.state, State::Waiting | State::Working))
             .any(|partition| partition.oldest_ms.is_some_and(|age| age >= limit))
     }
+}
+
+/// The lag looks only at the first messages that have no order yet. If there are many of them, a queue that seems to be idle may have
+/// some further back: then its first one is shown.
+async fn show_hidden<DB: Backend>(outbox: &Outbox<DB>, lags: &mut [PartitionLag]) -> Result<(), Failure> {
+    for of_queue in lags.chunk_by_mut(|one, next| one.queue == next.queue) {
+        if of_queue.iter().any(|lag| lag.oldest.is_some()) {
+            continue;
+        }
+        let Some(queue) = of_queue.first().map(|lag| lag.queue.to_string()) else { continue };
+        let Some(first) = outbox.unsequenced(&queue, None, None, 1).await?.pop() else { continue };
+        let age = outbox.database_time().await?.duration_since(first.created_at).unwrap_or_default();
+        if let Some(lag) = of_queue.iter_mut().find(|lag| lag.partition == first.partition) {
+            lag.oldest = Some(age);
+        }
+    }
+    Ok(())
 }
 
 fn is_suspicious(lag: &PartitionLag) -> bool {

@@ -16,6 +16,7 @@ use crate::{
 on_every_database!(
     an_idle_outbox_is_well,
     messages_that_nobody_delivers_are_a_problem,
+    a_queue_behind_many_messages_of_another_is_not_called_idle,
     a_partition_that_retries_is_a_problem_with_its_reason,
     a_paused_queue_is_no_problem,
     it_can_be_watched_until_interrupted,
@@ -69,6 +70,17 @@ async fn messages_that_nobody_delivers_are_a_problem(ground: &Ground) {
     let partition = &seen["queues"][0]["partitions"][0];
     assert_eq!((&partition["state"], &partition["depth"]), (&"stalled".into(), &0.into()), "{seen}");
     assert!(partition["oldest_ms"].as_u64().unwrap() >= 60_000, "{seen}");
+}
+
+async fn a_queue_behind_many_messages_of_another_is_not_called_idle(ground: &Ground) {
+    ground.register("orders", Partitions::of(1)).await;
+    ground.register("mails", Partitions::of(1)).await;
+    ground.enqueue("orders", 1500).await;
+    ground.enqueue("mails", 1).await;
+    let_messages_age(ground).await;
+    let seen = ground.posthaste(&["status", "mails"]).run();
+    assert_eq!(seen.code, 1, "{seen:?}");
+    assert!(seen.out.contains("mails 0 stands still: its messages have no order yet"), "{seen:?}");
 }
 
 async fn a_partition_that_retries_is_a_problem_with_its_reason(ground: &Ground) {
