@@ -72,6 +72,8 @@ pub fn run(options: &TestOptions) -> Result<()> {
         }
     }
     for (what, mut command) in steps {
+        // Handlers panic on purpose. A backtrace takes seconds, in which a test does nothing else, and says no more than the line.
+        command.env("RUST_BACKTRACE", "0");
         if !interrupt::wait(command.envs(environment.iter().cloned()))?.success() {
             failed.push(what);
         }

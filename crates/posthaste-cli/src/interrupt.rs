@@ -24,6 +24,25 @@ pub async fn asked() {
     }
 }
 
+/// The same, or until the terminal is closed, for who has something to clear away.
+#[cfg(unix)]
+fn asked_or_left() -> impl Future<Output = ()> + Send {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (asked, hangup) = (asked(), signal(SignalKind::hangup()));
+    async move {
+        let Ok(mut hangup) = hangup else { return asked.await };
+        tokio::select! {
+            () = asked => {}
+            _ = hangup.recv() => {}
+        }
+    }
+}
+
+#[cfg(not(unix))]
+async fn asked_or_left() {
+    asked().await;
+}
+
 /// How often somebody has asked us to end: once to end well, twice to end at once.
 #[derive(Clone)]
 pub struct Interrupts(watch::Receiver<u32>);
@@ -31,11 +50,11 @@ pub struct Interrupts(watch::Receiver<u32>);
 impl Interrupts {
     pub fn listen() -> Self {
         let (sender, receiver) = watch::channel(0);
-        let mut next = Box::pin(asked());
+        let mut next = Box::pin(asked_or_left());
         tokio::spawn(async move {
             loop {
                 next.await;
-                next = Box::pin(asked());
+                next = Box::pin(asked_or_left());
                 sender.send_modify(|times| *times += 1);
             }
         });

@@ -38,6 +38,12 @@ async fn it_clears_away_when_it_is_interrupted(ground: &Ground) {
 }
 
 #[test]
+fn names_for_its_tables_are_refused() {
+    let sentence = Posthaste::new(&["bench", "--table-prefix", "shop_"]).fails(2);
+    assert!(sentence.ends_with("leave out --table-prefix"), "{sentence}");
+}
+
+#[test]
 fn without_a_database_it_uses_a_file_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
     let text = Posthaste::new(&["bench", "--seconds", "1"]).in_folder(folder.path()).run();

@@ -4,7 +4,6 @@
 //! this process and in [`second`], which is killed. [`judge`] compares the shop's own books in the end; it trusts the outbox in
 //! nothing.
 
-mod interrupts;
 mod judge;
 mod ledger;
 mod observer;
@@ -25,7 +24,6 @@ use std::time::Duration;
 use sqlx::Pool;
 
 use self::{
-    interrupts::Interrupts,
     performance::{Performance, Played},
     producers::Pace,
     shop::{Shop, ShopTable},
@@ -38,6 +36,7 @@ use crate::{
     database::on,
     exit,
     failure::{Failure, Outcome},
+    interrupt::Interrupts,
 };
 
 /// How long orders are placed if nothing is said.

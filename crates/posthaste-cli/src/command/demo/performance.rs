@@ -10,7 +10,6 @@ use sqlx::Pool;
 use tokio::time::MissedTickBehavior;
 
 use super::{
-    interrupts::Interrupts,
     judge::Books,
     ledger::{self, Ledger, Process},
     observer::Observer,
@@ -23,7 +22,7 @@ use super::{
     view::{Audience, View},
     worker,
 };
-use crate::{Context, failure::Failure};
+use crate::{Context, failure::Failure, interrupt::Interrupts};
 
 /// How often to look.
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -68,7 +68,8 @@ type Statements = Arc<Mutex<BTreeMap<&'static str, i64>>>;
 fn what(text: &str) -> &'static str {
     let parts = [
         ("SELECT EXISTS", "look for anything"),
-        ("START TRANSACTION", "begin"),
+        // A handler's: ticks and vacuum begin theirs in other words.
+        ("SET SESSION autocommit = 0", "begin"),
         ("AS partition_id, CONNECTION_ID()", "lock"),
         ("RELEASE SAVEPOINT", "keep"),
         ("CAST(o.first_seq", "read"),
