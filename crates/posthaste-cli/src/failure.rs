@@ -156,6 +156,9 @@ impl Failure {
 /// What sqlx says when a server wants a password that is encrypted with its key, and there is no TLS.
 const NO_RSA: &str = "RSA auth backend disabled";
 
+/// What the library says of a SQLite file that somebody else keeps writing to: it is in reach, and speaks to programs.
+const ANOTHER_WRITER: &str = "another writer was in the way";
+
 impl From<sqlx::Error> for Failure {
     fn from(error: sqlx::Error) -> Self {
         use sqlx::Error;
@@ -166,6 +169,9 @@ impl From<sqlx::Error> for Failure {
             Error::Configuration(why) => {
                 Self::Usage(format!("the database URL cannot be used: {}", without_values(&why.to_string())))
             }
+            Error::Io(why) if why.to_string().starts_with(ANOTHER_WRITER) => Self::Passing(
+                "another process has been writing to the database for 30 s: try again when it is done".to_owned(),
+            ),
             Error::Io(_) | Error::Tls(_) | Error::PoolTimedOut | Error::PoolClosed | Error::WorkerCrashed => {
                 Self::OutOfReach(format!("the database is out of reach: {}", printable(&error.to_string())))
             }
@@ -207,6 +213,15 @@ impl From<io::Error> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_database_that_others_write_to_is_in_reach() {
+        let late = io::Error::new(io::ErrorKind::TimedOut, format!("{ANOTHER_WRITER} for 30 s: …"));
+        let failure = Failure::from(OutboxError::from(sqlx::Error::Io(late)));
+        assert!(
+            matches!(failure, Failure::Passing(why) if why.starts_with("another process has been writing"))
+        );
+    }
 
     #[test]
     fn no_url_is_repeated() {

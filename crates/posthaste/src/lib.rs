@@ -142,6 +142,12 @@ pub async fn drop_tables<DB: Backend>(pool: &sqlx::Pool<DB>, tables: &Tables) ->
     <DB::Store as Store>::drop_tables(pool, tables).await
 }
 
+/// The SQL that [`drop_tables`] runs, for whoever has to do it by hand.
+#[must_use]
+pub fn drop_tables_sql<DB: Backend>(tables: &Tables) -> String {
+    <DB::Store as Store>::drop_sql(tables)
+}
+
 /// The README's code compiles and runs.
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

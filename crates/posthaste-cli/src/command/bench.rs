@@ -118,24 +118,14 @@ async fn bench<DB: Backend>(
     };
     // Those in a file of its own go with it.
     if removed.is_err() && context.common.names_a_database() {
-        context
-            .out
-            .note(format_args!("tables of the bench remain; this removes them:\n{}", removal::<DB>(&tables)));
+        context.out.note(format_args!(
+            "tables of the bench remain; this removes them:\n{}",
+            posthaste::drop_tables_sql::<DB>(&tables).trim_end()
+        ));
     }
     // What went wrong first says most.
     let measured = measured?;
     removed.map(|()| measured)
-}
-
-/// The SQL that removes the tables, for whoever has to do it by hand.
-fn removal<DB: Backend>(tables: &Tables) -> String {
-    let sql = posthaste::migration_sql::<DB>(tables);
-    let made = sql.lines().filter_map(|line| line.trim_start().strip_prefix("CREATE TABLE "));
-    let names = made.filter_map(|rest| rest.trim_start_matches("IF NOT EXISTS ").split([' ', '(']).next());
-    let mut lines: Vec<_> = names.map(|name| format!("DROP TABLE IF EXISTS {name};")).collect();
-    // Each before those that it refers to.
-    lines.reverse();
-    lines.join("\n")
 }
 
 async fn measure<DB: Backend>(
@@ -381,19 +371,6 @@ fn print(measured: &Measured, context: &Context) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn all_tables_are_named_to_whoever_removes_them_by_hand() {
-        let tables = Tables::default().prefix("bench_1_").unwrap();
-        for (sql, count) in [
-            (removal::<sqlx::Postgres>(&tables), 8),
-            (removal::<sqlx::MySql>(&tables), 9),
-            (removal::<sqlx::Sqlite>(&tables), 8),
-        ] {
-            assert_eq!(sql.lines().count(), count, "{sql}");
-            assert!(sql.lines().all(|line| line.contains("bench_1_") && line.ends_with(';')), "{sql}");
-        }
-    }
 
     #[test]
     fn spans_are_said_in_milliseconds() {

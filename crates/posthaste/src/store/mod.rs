@@ -81,6 +81,9 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     /// The SQL that `migrate` would run on an empty database.
     fn migration_sql(tables: &Tables) -> String;
 
+    /// The SQL that `drop_tables` runs.
+    fn drop_sql(tables: &Tables) -> String;
+
     /// Removes the tables, with all that is in them.
     fn drop_tables(pool: &Pool<Self::Db>, tables: &Tables) -> impl Future<Output = Result<()>> + Send;
 

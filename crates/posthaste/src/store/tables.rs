@@ -76,9 +76,10 @@ impl Names {
         format!("{quote}{}{quote}", name.replace(quote, &format!("{quote}{quote}")))
     }
 
-    /// Every table, each before those that it refers to.
-    pub(crate) fn all(&self) -> Vec<String> {
-        TABLES.iter().rev().map(|table| self.table(table)).collect()
+    /// What removes these tables, each before those that it refers to; `pending` only if there is one.
+    pub(crate) fn drop_sql(&self, has_pending: bool) -> String {
+        let there = TABLES.iter().rev().filter(|table| has_pending || **table != "pending");
+        there.map(|table| format!("DROP TABLE IF EXISTS {};\n", self.table(table))).collect()
     }
 
     /// A statement without its comments, with the names filled in.

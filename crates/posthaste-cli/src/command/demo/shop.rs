@@ -7,7 +7,6 @@ use super::{
     order::{Order, OrderId},
     stage::Stage,
 };
-use crate::table_names::{PENDING, TABLES};
 
 /// The shop's table: it is beside those of its outbox, and its name begins as theirs do.
 #[derive(Debug, Clone)]
@@ -49,26 +48,16 @@ fn name<DB: Shop>(stage: &Stage, table: &str) -> String {
     stage.schema.as_deref().map_or(table.clone(), |schema| format!("{}.{table}", quoted(schema)))
 }
 
-/// What removes all tables, for whoever has to do it by hand; each comes before those that it refers to.
+/// What removes all tables, for whoever has to do it by hand.
 pub fn removal<DB: Shop>(stage: &Stage) -> String {
-    let pending = if DB::HAS_PENDING { Some(PENDING) } else { None };
-    let names = ["orders"].into_iter().chain(pending).chain(TABLES.into_iter().rev());
-    let names: Vec<_> = names.map(|table| name::<DB>(stage, table)).collect();
-    let statement = |names: &str| format!("DROP TABLE IF EXISTS {names};");
-    if DB::DROPS_MANY {
-        return statement(&names.join(", "));
-    }
-    names.iter().map(|name| statement(name)).collect::<Vec<_>>().join(" ")
+    let outbox = posthaste::drop_tables_sql::<DB>(&stage.tables);
+    format!("DROP TABLE IF EXISTS {}; {}", name::<DB>(stage, "orders"), outbox.trim_end().replace('\n', " "))
 }
 
 /// A database that the shop can be on.
 pub trait Shop: Backend {
     /// What names are quoted with. Those of the demo were checked, and have none of it in them.
     const QUOTE: char;
-    /// Whether its outbox has a table that the others have not.
-    const HAS_PENDING: bool;
-    /// Whether one statement can remove several tables.
-    const DROPS_MANY: bool;
 
     fn open(pool: &Pool<Self>, table: &ShopTable) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
 
@@ -88,11 +77,9 @@ pub trait Shop: Backend {
 }
 
 macro_rules! shop_on {
-    ($database:ty, $places:literal, $quote:literal, $engine:literal, pending: $pending:literal, many: $many:literal) => {
+    ($database:ty, $places:literal, $quote:literal, $engine:literal) => {
         impl Shop for $database {
             const QUOTE: char = $quote;
-            const HAS_PENDING: bool = $pending;
-            const DROPS_MANY: bool = $many;
 
             async fn open(pool: &Pool<Self>, table: &ShopTable) -> Result<(), sqlx::Error> {
                 sqlx::query(AssertSqlSafe(table.create($engine))).execute(pool).await.map(drop)
@@ -125,10 +112,10 @@ macro_rules! shop_on {
     };
 }
 
-shop_on!(sqlx::Postgres, "$1, $2, $3", '"', "", pending: false, many: true);
+shop_on!(sqlx::Postgres, "$1, $2, $3", '"', "");
 // Other engines would keep what is rolled back.
-shop_on!(sqlx::MySql, "?, ?, ?", '`', " ENGINE = InnoDB", pending: true, many: true);
-shop_on!(sqlx::Sqlite, "?, ?, ?", '"', "", pending: false, many: false);
+shop_on!(sqlx::MySql, "?, ?, ?", '`', " ENGINE = InnoDB");
+shop_on!(sqlx::Sqlite, "?, ?, ?", '"', "");
 
 fn order((customer, number, card_is_declined): (i32, i64, i32)) -> Order {
     let id = OrderId { customer: customer.cast_unsigned(), number: number.cast_unsigned() };

@@ -273,6 +273,10 @@ impl Store for MySqlStore {
         migrate::migration_sql(tables)
     }
 
+    fn drop_sql(tables: &Tables) -> String {
+        migrate::drop_sql(tables)
+    }
+
     async fn drop_tables(pool: &Pool<MySql>, tables: &Tables) -> Result<()> {
         migrate::drop_tables(pool, tables).await
     }

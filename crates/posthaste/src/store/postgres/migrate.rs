@@ -69,9 +69,12 @@ pub(super) fn migration_sql(tables: &Tables) -> String {
     sql
 }
 
+pub(super) fn drop_sql(tables: &Tables) -> String {
+    names(tables.schema.as_deref(), tables).drop_sql(false)
+}
+
 pub(super) async fn drop_tables(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
-    let all = names(tables.schema.as_deref(), tables).all().join(", ");
-    sqlx::raw_sql(AssertSqlSafe(format!("DROP TABLE IF EXISTS {all}"))).execute(pool).await?;
+    sqlx::raw_sql(AssertSqlSafe(drop_sql(tables))).execute(pool).await?;
     Ok(())
 }
 

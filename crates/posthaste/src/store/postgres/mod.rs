@@ -255,6 +255,10 @@ impl Store for PostgresStore {
         migrate::migration_sql(tables)
     }
 
+    fn drop_sql(tables: &Tables) -> String {
+        migrate::drop_sql(tables)
+    }
+
     async fn drop_tables(pool: &Pool<Postgres>, tables: &Tables) -> Result<()> {
         migrate::drop_tables(pool, tables).await
     }

@@ -58,13 +58,15 @@ async fn create(conn: &mut SqliteConnection, tables: &Tables) -> Result<()> {
     Ok(tx.commit().await?)
 }
 
+pub(super) fn drop_sql(tables: &Tables) -> String {
+    names(tables).drop_sql(false)
+}
+
 pub(super) async fn drop_tables(pool: &Pool<Sqlite>, tables: &Tables) -> Result<()> {
     refuse_schema(tables)?;
     patiently!(async {
         let mut tx = pool.begin_with(BEGIN).await?;
-        for table in names(tables).all() {
-            sqlx::raw_sql(AssertSqlSafe(format!("DROP TABLE IF EXISTS {table}"))).execute(&mut *tx).await?;
-        }
+        sqlx::raw_sql(AssertSqlSafe(drop_sql(tables))).execute(&mut *tx).await?;
         Ok(tx.commit().await?)
     })
 }

@@ -241,6 +241,10 @@ impl Store for SqliteStore {
         migrate::migration_sql(tables)
     }
 
+    fn drop_sql(tables: &Tables) -> String {
+        migrate::drop_sql(tables)
+    }
+
     async fn drop_tables(pool: &Pool<Sqlite>, tables: &Tables) -> Result<()> {
         migrate::drop_tables(pool, tables).await
     }
