@@ -1,0 +1,136 @@
+//! The limit: the same payloads into a table with an id key and nothing else, one statement for the messages of a transaction,
+//! and nobody who reads them. What a message costs beyond this is what an outbox costs.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use harness::{Database, Inbox, Outgoing, Producer, System, Target};
+use sqlx::{
+    Connection, MySqlConnection, PgConnection, QueryBuilder, SqliteConnection,
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
+};
+
+fn main() -> ExitCode {
+    harness::main::<Bare>()
+}
+
+struct Bare {
+    target: Target,
+}
+
+enum Session {
+    Postgres(PgConnection),
+    Mysql(MySqlConnection),
+    Sqlite(SqliteConnection),
+}
+
+impl Bare {
+    async fn session(&self) -> Result<Session> {
+        let url = &self.target.url;
+        Ok(match self.target.database {
+            Database::Postgres => Session::Postgres(PgConnection::connect(url).await?),
+            Database::Mariadb => Session::Mysql(MySqlConnection::connect(url).await?),
+            Database::Sqlite => {
+                let options: SqliteConnectOptions = url.parse()?;
+                let options = options
+                    .create_if_missing(true)
+                    .journal_mode(SqliteJournalMode::Wal)
+                    .synchronous(SqliteSynchronous::Full)
+                    .busy_timeout(std::time::Duration::from_secs(60));
+                Session::Sqlite(SqliteConnection::connect_with(&options).await?)
+            }
+        })
+    }
+}
+
+impl System for Bare {
+    type Producer = Session;
+    type Workers = ();
+
+    async fn open(target: &Target) -> Result<Self> {
+        Ok(Self { target: target.clone() })
+    }
+
+    async fn prepare(&self) -> Result<()> {
+        match &mut self.session().await? {
+            Session::Postgres(conn) => {
+                sqlx::raw_sql("CREATE TABLE bare (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, partition int NOT NULL, payload bytea NOT NULL)")
+                    .execute(conn).await?;
+            }
+            Session::Mysql(conn) => {
+                sqlx::raw_sql("CREATE TABLE bare (id bigint AUTO_INCREMENT PRIMARY KEY, `partition` int NOT NULL, payload mediumblob NOT NULL) ENGINE = InnoDB")
+                    .execute(conn).await?;
+            }
+            Session::Sqlite(conn) => {
+                sqlx::raw_sql("CREATE TABLE bare (id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, payload BLOB NOT NULL)")
+                    .execute(conn).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn producer(&self) -> Result<Session> {
+        self.session().await
+    }
+
+    async fn deliver(&self, _: Inbox) -> Result<Option<()>> {
+        if self.target.load.waiting || self.target.load.worker_processes > 0 {
+            bail!(
+                "nobody reads the bare table: only loads that are delivered as they are sent can be compared"
+            );
+        }
+        Ok(None)
+    }
+
+    async fn stop(&self, (): ()) -> Result<()> {
+        Ok(())
+    }
+
+    async fn is_clean(&self) -> Result<bool> {
+        Ok(true)
+    }
+
+    async fn effects(&self) -> Result<(u64, u64)> {
+        bail!("no handlers, no effects")
+    }
+}
+
+impl Producer for Session {
+    async fn send(&mut self, messages: &[Outgoing]) -> Result<()> {
+        match self {
+            Self::Postgres(conn) => {
+                let partitions: Vec<_> =
+                    messages.iter().map(|message| message.partition.cast_signed()).collect();
+                let payloads: Vec<_> = messages.iter().map(|message| message.payload.as_slice()).collect();
+                let mut tx = conn.begin().await?;
+                sqlx::query(
+                    "INSERT INTO bare (partition, payload) SELECT * FROM UNNEST($1::int4[], $2::bytea[])",
+                )
+                .bind(partitions)
+                .bind(payloads)
+                .execute(&mut *tx)
+                .await?;
+                tx.commit().await?;
+            }
+            Self::Mysql(conn) => {
+                let mut tx = conn.begin().await?;
+                let mut insert = QueryBuilder::new("INSERT INTO bare (`partition`, payload) ");
+                insert.push_values(messages, |mut row, message| {
+                    row.push_bind(message.partition).push_bind(message.payload.as_slice());
+                });
+                insert.build().execute(&mut *tx).await?;
+                tx.commit().await?;
+            }
+            Self::Sqlite(conn) => {
+                let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
+                let mut insert = QueryBuilder::new("INSERT INTO bare (partition, payload) ");
+                insert.push_values(messages, |mut row, message| {
+                    row.push_bind(message.partition).push_bind(message.payload.as_slice());
+                });
+                insert.build().execute(&mut *tx).await?;
+                tx.commit().await?;
+            }
+        }
+        Ok(())
+    }
+}
