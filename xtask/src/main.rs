@@ -1,5 +1,6 @@
 //! `cargo xtask`: what a person types to work on posthaste.
 
+mod bench;
 mod database;
 mod failure;
 mod interrupt;
@@ -28,6 +29,8 @@ struct Cli {
 enum Command {
     /// Run the whole test suite, on every database unless told otherwise
     Test(test::TestOptions),
+    /// Compare posthaste with other systems and with bare INSERTs: speed, latency, costs
+    Bench(bench::BenchOptions),
     /// Run the demo, and make the README's picture of its screen
     Picture(picture::PictureOptions),
     /// Start, list and stop private throw-away database servers
@@ -59,6 +62,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = interrupt::listen().and_then(|()| match cli.command {
         Command::Test(options) => test::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Picture(options) => picture::run(&options),
         Command::Servers(ServersCommand::Up(options)) => servers::up(&options),
         Command::Servers(ServersCommand::Down) => servers::down(),

@@ -3,6 +3,7 @@
 //! What each kind of server needs is in its own file; how any of them is run and stopped is in `process`.
 
 mod apt;
+mod durable;
 mod home;
 mod mariadb;
 mod mysql;
@@ -180,6 +181,31 @@ impl Fleet {
             }
         }
         Ok(variables)
+    }
+}
+
+/// A server of its own for measuring, which is nobody else's and lives as long as this.
+pub struct Measured {
+    // Before its folder: they are dropped in this order.
+    server: Server,
+    _home: Home,
+}
+
+impl Measured {
+    pub fn start(database: Database) -> Result<Self> {
+        let engine = locate(database)?.ok_or_else(|| Failure::CannotRun(format!("{database} has no server")))?;
+        let home = Home::temporary()?;
+        let engines: [Box<dyn Engine>; 1] = [Box::new(durable::Durable(engine))];
+        let started = start(&engines, &home, &BTreeMap::new(), Lifetime::Mine, &mut |_| Ok(()))?;
+        let (_, server) = started
+            .into_iter()
+            .next()
+            .ok_or_else(|| Failure::CannotRun(format!("{database} was not started")))?;
+        Ok(Self { server: server?, _home: home })
+    }
+
+    pub fn record(&self) -> &Record {
+        &self.server.record
     }
 }
 

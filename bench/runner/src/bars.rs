@@ -1,0 +1,103 @@
+//! What posthaste is to reach beside the others, and whether it did.
+
+use std::collections::BTreeMap;
+
+use harness::{Database, Workload};
+use serde::Serialize;
+
+use crate::{
+    summary::Medians,
+    systems::{BARE, OURS, PREDECESSOR, SCALES},
+};
+
+/// One number to reach.
+#[derive(Debug, Clone, Serialize)]
+pub struct Bar {
+    /// What is compared, in words.
+    pub what: String,
+    pub wanted: String,
+    pub got: f64,
+    pub held: bool,
+}
+
+type Measure = fn(&Medians) -> Option<f64>;
+
+/// How the ratio of ours to theirs is bounded.
+#[derive(Debug, Clone, Copy)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+use Bound::{AtLeast, AtMost};
+
+const SPEED: (&str, Measure) = ("throughput", |medians| Some(medians.per_s));
+const P50: (&str, Measure) = ("p50", |medians| medians.p50_ms);
+const P99: (&str, Measure) = ("p99", |medians| medians.p99_ms);
+const LOG: (&str, Measure) = ("log bytes", |medians| Some(medians.wal_bytes));
+const MEMORY: (&str, Measure) = ("memory", |medians| Some(medians.peak_mb));
+const COST: (&str, Measure) =
+    ("processor time", |medians| Some(medians.client_cpu_us + medians.server_cpu_us.unwrap_or_default()));
+
+type Rule = (&'static str, &'static str, (&'static str, Measure), Bound);
+
+fn rules(database: Database, workload: Workload) -> Vec<Rule> {
+    use Database::{Mariadb, Postgres, Sqlite};
+    const FAST: &str = "posthaste-high-throughput";
+    const QUICK: &str = "posthaste-low-latency";
+    let ours = |other, measure, bound| (OURS, other, measure, bound);
+    let mut rules = match (database, workload) {
+        (Postgres, Workload::Batch) => vec![
+            ours(PREDECESSOR, SPEED, AtLeast(4.0)),
+            ours(BARE, SPEED, AtLeast(0.45)),
+            ours(PREDECESSOR, LOG, AtMost(0.45)),
+            ours(BARE, LOG, AtMost(1.35)),
+        ],
+        (Postgres, Workload::Single) => vec![
+            ours(PREDECESSOR, SPEED, AtLeast(1.1)),
+            ours(PREDECESSOR, P99, AtMost(0.1)),
+            ours(BARE, SPEED, AtLeast(0.80)),
+        ],
+        (Postgres, Workload::Latency) => {
+            vec![ours(PREDECESSOR, P50, AtMost(0.5)), ours(PREDECESSOR, P99, AtMost(0.5))]
+        }
+        (Postgres, Workload::Backlog) => vec![ours(PREDECESSOR, SPEED, AtLeast(5.0))],
+        (Postgres, Workload::Transactional) => vec![ours(PREDECESSOR, SPEED, AtLeast(3.0))],
+        (Postgres, Workload::Held) => vec![ours("posthaste-not-held", SPEED, AtLeast(0.9))],
+        (Mariadb, Workload::Batch) => {
+            vec![ours(PREDECESSOR, SPEED, AtLeast(10.0)), ours(BARE, SPEED, AtLeast(0.35))]
+        }
+        (Mariadb, Workload::Single) => vec![ours(BARE, SPEED, AtLeast(0.75))],
+        (Mariadb, Workload::Backlog) => vec![ours(PREDECESSOR, SPEED, AtLeast(5.0))],
+        (Sqlite, Workload::Batch) => {
+            vec![ours(PREDECESSOR, SPEED, AtLeast(3.0)), ours(BARE, SPEED, AtLeast(0.40))]
+        }
+        (Sqlite, Workload::Backlog) => vec![ours(PREDECESSOR, SPEED, AtLeast(4.0))],
+        _ => Vec::new(),
+    };
+    rules.extend(match workload {
+        Workload::Batch | Workload::Backlog => {
+            [FAST, QUICK].map(|fixed| ours(fixed, SPEED, AtLeast(0.9))).to_vec()
+        }
+        Workload::Latency => [FAST, QUICK].map(|fixed| ours(fixed, P50, AtMost(1.5))).to_vec(),
+        Workload::Scale => {
+            let [(smallest, _), .., (largest, _)] = SCALES;
+            [COST, MEMORY].map(|measure| (largest, smallest, measure, AtMost(1.2))).to_vec()
+        }
+        _ => Vec::new(),
+    });
+    rules
+}
+
+/// The bars of this workload for which both sides were measured.
+pub fn judge(database: Database, workload: Workload, systems: &BTreeMap<String, Medians>) -> Vec<Bar> {
+    let judged = |(one, other, (name, measure), bound): Rule| {
+        let got = measure(systems.get(one)?)? / measure(systems.get(other)?)?;
+        let (held, wanted) = match bound {
+            AtLeast(least) => (got >= least, format!("at least {least}")),
+            AtMost(most) => (got <= most, format!("at most {most}")),
+        };
+        Some(Bar { what: format!("{name}, {one} over {other}"), wanted, got, held })
+    };
+    rules(database, workload).into_iter().filter_map(judged).collect()
+}
