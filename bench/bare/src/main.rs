@@ -1,5 +1,5 @@
-//! The limit: the same payloads into a table with an id key and nothing else, one statement for the messages of a transaction,
-//! and nobody who reads them. What a message costs beyond this is what an outbox costs.
+//! The limit: the same messages (partition, type, time, payload) into a table with an id key and nothing else, one statement for
+//! those of a transaction, and nobody who reads or removes them. What a message costs beyond this is what an outbox costs.
 
 use std::process::ExitCode;
 
@@ -13,6 +13,9 @@ use sqlx::{
 fn main() -> ExitCode {
     harness::main::<Bare>()
 }
+
+/// That of messages whose sender names none.
+const TYPE: &str = "application/octet-stream";
 
 struct Bare {
     target: Target,
@@ -54,15 +57,15 @@ impl System for Bare {
     async fn prepare(&self) -> Result<()> {
         match &mut self.session().await? {
             Session::Postgres(conn) => {
-                sqlx::raw_sql("CREATE TABLE bare (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, partition int NOT NULL, payload bytea NOT NULL)")
+                sqlx::raw_sql("CREATE TABLE bare (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, partition int NOT NULL, payload_type text NOT NULL, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), payload bytea NOT NULL)")
                     .execute(conn).await?;
             }
             Session::Mysql(conn) => {
-                sqlx::raw_sql("CREATE TABLE bare (id bigint AUTO_INCREMENT PRIMARY KEY, `partition` int NOT NULL, payload mediumblob NOT NULL) ENGINE = InnoDB")
+                sqlx::raw_sql("CREATE TABLE bare (id bigint AUTO_INCREMENT PRIMARY KEY, `partition` int NOT NULL, payload_type varchar(255) NOT NULL, created_at datetime(6) NOT NULL DEFAULT current_timestamp(6), payload mediumblob NOT NULL) ENGINE = InnoDB")
                     .execute(conn).await?;
             }
             Session::Sqlite(conn) => {
-                sqlx::raw_sql("CREATE TABLE bare (id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, payload BLOB NOT NULL)")
+                sqlx::raw_sql("CREATE TABLE bare (id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, payload_type TEXT NOT NULL, created_at INTEGER NOT NULL DEFAULT (unixepoch()), payload BLOB NOT NULL)")
                     .execute(conn).await?;
             }
         }
@@ -103,10 +106,19 @@ impl Producer for Session {
                     messages.iter().map(|message| message.partition.cast_signed()).collect();
                 let payloads: Vec<_> = messages.iter().map(|message| message.payload.as_slice()).collect();
                 let mut tx = conn.begin().await?;
+                if let [one] = messages {
+                    sqlx::query("INSERT INTO bare (partition, payload_type, payload) VALUES ($1, $2, $3)")
+                        .bind(one.partition.cast_signed())
+                        .bind(TYPE)
+                        .bind(one.payload.as_slice())
+                        .execute(&mut *tx)
+                        .await?;
+                    return Ok(tx.commit().await?);
+                }
                 sqlx::query(
-                    "INSERT INTO bare (partition, payload) SELECT * FROM UNNEST($1::int4[], $2::bytea[])",
+                    "INSERT INTO bare (partition, payload_type, payload) SELECT partition, $1, payload FROM UNNEST($2::int4[], $3::bytea[]) AS message (partition, payload)",
                 )
-                .bind(partitions)
+                .bind(TYPE).bind(partitions)
                 .bind(payloads)
                 .execute(&mut *tx)
                 .await?;
@@ -114,18 +126,18 @@ impl Producer for Session {
             }
             Self::Mysql(conn) => {
                 let mut tx = conn.begin().await?;
-                let mut insert = QueryBuilder::new("INSERT INTO bare (`partition`, payload) ");
+                let mut insert = QueryBuilder::new("INSERT INTO bare (`partition`, payload_type, payload) ");
                 insert.push_values(messages, |mut row, message| {
-                    row.push_bind(message.partition).push_bind(message.payload.as_slice());
+                    row.push_bind(message.partition).push_bind(TYPE).push_bind(message.payload.as_slice());
                 });
                 insert.build().execute(&mut *tx).await?;
                 tx.commit().await?;
             }
             Self::Sqlite(conn) => {
                 let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
-                let mut insert = QueryBuilder::new("INSERT INTO bare (partition, payload) ");
+                let mut insert = QueryBuilder::new("INSERT INTO bare (partition, payload_type, payload) ");
                 insert.push_values(messages, |mut row, message| {
-                    row.push_bind(message.partition).push_bind(message.payload.as_slice());
+                    row.push_bind(message.partition).push_bind(TYPE).push_bind(message.payload.as_slice());
                 });
                 insert.build().execute(&mut *tx).await?;
                 tx.commit().await?;

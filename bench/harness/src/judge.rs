@@ -87,17 +87,28 @@ impl Judge {
         }
     }
 
-    /// Nobody reads these: with their commit they have arrived.
+    /// Nobody reads these: with their commit they have arrived, and there is no latency to speak of.
     pub fn committed_is_arrived(&self, producer: u32, numbers: std::ops::Range<u64>) {
         let at = clock::now();
         for number in numbers {
             let partition = self.load.partition(producer, number);
-            self.arrived(Arrival { origin: Origin { producer, number }, partition, at });
+            self.check(Arrival { origin: Origin { producer, number }, partition, at });
         }
     }
 
     /// A message has reached a handler.
     pub fn arrived(&self, arrival: Arrival) {
+        let is_new = self.check(arrival);
+        if let Some(committed) = self.commit_time(arrival.origin).filter(|_| is_new) {
+            // A handler may be faster than the news of the commit, whose time is then unknown here: that is no time at all.
+            let committed = committed.load(Ordering::Relaxed);
+            let latency = if committed == 0 { 0 } else { nanos(arrival.at).saturating_sub(committed) };
+            locked(&self.latencies).push(Duration::from_nanos(latency));
+        }
+    }
+
+    /// Whether it is one that was sent and has not arrived before.
+    fn check(&self, arrival: Arrival) -> bool {
         let Arrival { origin, partition, at } = arrival;
         let partitions = u64::from(self.load.partitions);
         let known = origin.producer < self.load.producers
@@ -109,25 +120,19 @@ impl Judge {
         let Some(next) = next else {
             // In a partition that it was not sent to.
             self.out_of_order.fetch_add(1, Ordering::Relaxed);
-            return;
+            return false;
         };
         if origin.number < *next {
             self.duplicates.fetch_add(1, Ordering::Relaxed);
-            return;
+            return false;
         }
         if origin.number > *next {
             self.out_of_order.fetch_add(1, Ordering::Relaxed);
         }
         *next = origin.number + partitions;
-        drop(expected);
-        if let Some(committed) = self.commit_time(origin) {
-            // A handler may be faster than the news of the commit, whose time is then unknown here: that is no time at all.
-            let committed = committed.load(Ordering::Relaxed);
-            let latency = if committed == 0 { 0 } else { nanos(at).saturating_sub(committed) };
-            locked(&self.latencies).push(Duration::from_nanos(latency));
-        }
         self.last.fetch_max(nanos(at), Ordering::Relaxed);
         self.tally.add();
+        true
     }
 
     /// When the last message arrived.

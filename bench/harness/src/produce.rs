@@ -87,9 +87,9 @@ impl Share {
                 }
                 tokio::time::sleep(TRY_AGAIN).await;
             }
-            judge.committed(self.index, numbers.clone());
-            if observed == Observed::Arrived {
-                judge.committed_is_arrived(self.index, numbers);
+            match observed {
+                Observed::Committed => judge.committed(self.index, numbers),
+                Observed::Arrived => judge.committed_is_arrived(self.index, numbers),
             }
             next += u64::from(self.load.per_transaction);
         }

@@ -92,7 +92,6 @@ where
 
     async fn stop(&self, handle: OutboxHandle<DB>) -> Result<()> {
         handle.stop().await;
-        self.pool.close().await;
         Ok(())
     }
 

@@ -126,7 +126,7 @@ impl<S: Store> Crew<S> {
             outage: shared.outage.clone(),
             open: OpenTransactions::default(),
             busy_since: None,
-            last_find: None,
+            gathers_until: None,
             metrics: SequencerMetrics::default(),
         };
         let post = Post {

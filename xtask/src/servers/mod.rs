@@ -193,7 +193,8 @@ pub struct Measured {
 
 impl Measured {
     pub fn start(database: Database) -> Result<Self> {
-        let engine = locate(database)?.ok_or_else(|| Failure::CannotRun(format!("{database} has no server")))?;
+        let engine =
+            locate(database)?.ok_or_else(|| Failure::CannotRun(format!("{database} has no server")))?;
         let home = Home::temporary()?;
         let engines: [Box<dyn Engine>; 1] = [Box::new(durable::Durable(engine))];
         let started = start(&engines, &home, &BTreeMap::new(), Lifetime::Mine, &mut |_| Ok(()))?;

@@ -1,5 +1,6 @@
 //! The commands as a person types them: real processes, real servers, real signals.
 
 mod bad_input;
+mod bench;
 mod command;
 mod postgres;

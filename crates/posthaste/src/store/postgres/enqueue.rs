@@ -90,16 +90,21 @@ async fn enqueue_chunk(
     conn: &mut PgConnection,
     messages: &[NewMessage<'_>],
 ) -> Result<Enqueued> {
-    let column = |f: fn(&NewMessage<'_>) -> i32| messages.iter().map(f).collect::<Vec<_>>();
-    let rows = query(&store.sql().enqueue)
-        .persistent(!store.is_pooled())
-        .bind(column(|message| message.partition_id))
-        .bind(messages.iter().map(|message| &*message.payload_type).collect::<Vec<_>>())
-        .bind(messages.iter().map(|message| message.key.as_deref()).collect::<Vec<_>>())
-        .bind(messages.iter().map(|message| message.headers.as_deref()).collect::<Vec<_>>())
-        .bind(messages.iter().map(|message| &*message.payload).collect::<Vec<_>>())
-        .fetch_all(conn)
-        .await?;
+    let statement = match messages {
+        [one] => query(&store.sql().enqueue_one)
+            .bind(one.partition_id)
+            .bind(&*one.payload_type)
+            .bind(one.key.as_deref())
+            .bind(one.headers.as_deref())
+            .bind(&*one.payload),
+        many => query(&store.sql().enqueue)
+            .bind(many.iter().map(|message| message.partition_id).collect::<Vec<_>>())
+            .bind(many.iter().map(|message| &*message.payload_type).collect::<Vec<_>>())
+            .bind(many.iter().map(|message| message.key.as_deref()).collect::<Vec<_>>())
+            .bind(many.iter().map(|message| message.headers.as_deref()).collect::<Vec<_>>())
+            .bind(many.iter().map(|message| &*message.payload).collect::<Vec<_>>()),
+    };
+    let rows = statement.persistent(!store.is_pooled()).fetch_all(conn).await?;
     let ids = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
     let stamp: i64 = rows.first().map_or(Ok(0), |row| row.try_get(1))?;
     Ok(Enqueued { ids, ticket: Ticket(stamp.cast_unsigned()) })

@@ -10,6 +10,7 @@ statements!(
     count_dead_letters,
     delete_dead_letters,
     enqueue,
+    enqueue_one,
     find_queue,
     is_paused,
     lag,

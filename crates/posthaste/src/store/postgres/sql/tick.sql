@@ -74,21 +74,17 @@ alarm AS MATERIALIZED (
     WHERE durable.setting IS NOT NULL
     ON CONFLICT DO NOTHING
     RETURNING id
-), numbered AS (
-    SELECT partition_id, id, row_number() OVER (PARTITION BY partition_id ORDER BY id) AS n FROM taken
-), heads AS MATERIALIZED (
-    SELECT p.partition_id, coalesce((SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = p.partition_id
-                                     ORDER BY o.last_seq DESC LIMIT 1), 0) AS seq
-    FROM (SELECT DISTINCT partition_id FROM taken) p
+), lists AS MATERIALIZED (
+    SELECT t.partition_id, array_agg(t.id ORDER BY t.id) AS ids,
+           coalesce((SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = t.partition_id
+                     ORDER BY o.last_seq DESC LIMIT 1), 0) AS head
+    FROM taken t GROUP BY t.partition_id
 ),
 -- No link, no segments.
 segments AS (
     INSERT INTO {outgoing} (partition_id, last_seq, ids)
-    SELECT s.partition_id, h.seq + s.last_n, s.ids
-    FROM link CROSS JOIN (
-        SELECT partition_id, max(n) AS last_n, array_agg(id ORDER BY n) AS ids
-        FROM numbered GROUP BY partition_id, (n - 1) / 256
-    ) s JOIN heads h ON h.partition_id = s.partition_id
+    SELECT l.partition_id, l.head + least(s.first + 255, cardinality(l.ids)), l.ids[s.first : s.first + 255]
+    FROM link CROSS JOIN lists l CROSS JOIN LATERAL generate_series(1, cardinality(l.ids), 256) AS s (first)
     RETURNING partition_id
 ), touched AS MATERIALIZED (
     SELECT coalesce(array_agg(DISTINCT partition_id), '{}') AS partitions FROM segments
