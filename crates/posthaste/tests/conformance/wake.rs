@@ -20,17 +20,20 @@ cases! {
         g13_a_message_that_nobody_announced_is_found_within_seconds;
 }
 
-/// The times from commit to handler of messages that come one by one, sorted.
-async fn delays<S: Server>(
+/// Messages come one by one, each from a transaction that stays open for so long after its enqueue, so many of each kind; of
+/// the times from commit to handler, the 99th percentile of each kind is within the limit.
+///
+/// One outbox for all kinds, and more than a hundred messages where the limit is tight, so that no single one decides: the very
+/// first comes while the workers begin, and waits for a handler's first session. It counts, as one of many.
+async fn assert_p99<S: Server>(
     mode: Mode,
-    profile: OutboxProfile,
     own_process: bool,
-    open_for: Duration,
-    rounds: usize,
-) -> Vec<Duration> {
+    kinds: impl IntoIterator<Item = (Duration, usize)>,
+    limit: Duration,
+) {
     let (db, memory) = (fresh::<S>().await, Memory::new());
     let handle = Outbox::builder(db.pool.clone())
-        .profile(profile)
+        .profile(OutboxProfile::default())
         .queue("q", Partitions::of(4))
         .handled(mode, memory.handler())
         .start()
@@ -38,52 +41,42 @@ async fn delays<S: Server>(
         .unwrap();
     // An outbox without workers has no bell of theirs: it is to them as another process.
     let outbox = if own_process { handle.outbox() } else { Outbox::connect(db.pool.clone()).await.unwrap() };
-    let mut delays = Vec::new();
-    for n in 1..=rounds {
-        let mut tx = begin(&db.pool).await;
-        let partition = u32::try_from(n % 4).unwrap();
-        outbox.enqueue(&mut tx, "q", EnqueueMessage::new("x").partition(partition)).await.unwrap();
-        tokio::time::sleep(open_for).await;
-        tx.commit().await.unwrap();
-        let committed = Instant::now();
-        memory.has(n).await;
-        delays.push(memory.all()[n - 1].at.saturating_duration_since(committed));
-        // Idle again, at no particular moment.
-        tokio::time::sleep(millis(20 + u64::try_from(n * 7 % 40).unwrap())).await;
+    let mut sent = 0;
+    for (open_for, rounds) in kinds {
+        let mut delays = Vec::new();
+        for _ in 0..rounds {
+            let mut tx = begin(&db.pool).await;
+            sent += 1;
+            let partition = u32::try_from(sent % 4).unwrap();
+            outbox.enqueue(&mut tx, "q", EnqueueMessage::new("x").partition(partition)).await.unwrap();
+            tokio::time::sleep(open_for).await;
+            tx.commit().await.unwrap();
+            let committed = Instant::now();
+            memory.has(sent).await;
+            delays.push(memory.all()[sent - 1].at.saturating_duration_since(committed));
+            // Idle again, at no particular moment.
+            tokio::time::sleep(millis(5 + u64::try_from(sent * 7 % 30).unwrap())).await;
+        }
+        delays.sort_unstable();
+        let p99 = delays[(delays.len() * 99).div_ceil(100) - 1];
+        let (median, worst) = (delays[delays.len() / 2], delays[delays.len() - 1]);
+        assert!(p99 <= limit, "open for {open_for:?}: p99 {p99:?}, median {median:?}, worst {worst:?}");
     }
     handle.stop().await;
     mode.assert_effects(&db.pool).await;
     db.remove().await;
-    delays.sort_unstable();
-    delays
-}
-
-fn assert_p99(delays: &[Duration], limit: Duration) {
-    let p99 = delays[(delays.len() * 99).div_ceil(100) - 1];
-    assert!(p99 <= limit, "p99 {p99:?}, median {:?}", delays[delays.len() / 2]);
 }
 
 async fn g13_in_the_same_process_within_50_ms<S: Server>(mode: Mode) {
-    assert_p99(&delays::<S>(mode, OutboxProfile::default(), true, Duration::ZERO, 60).await, millis(50));
-    assert_p99(&delays::<S>(mode, OutboxProfile::default(), true, millis(60), 20).await, millis(50));
+    assert_p99::<S>(mode, true, [(Duration::ZERO, 200), (millis(60), 120)], millis(50)).await;
 }
 
 async fn g13_after_a_transaction_that_was_open_for_long_within_250_ms<S: Server>() {
-    assert_p99(
-        &delays::<S>(Mode::Leased, OutboxProfile::default(), true, millis(1200), 5).await,
-        millis(250),
-    );
+    assert_p99::<S>(Mode::Leased, true, [(millis(1200), 5)], millis(250)).await;
 }
 
 async fn g13_from_another_process_within_250_ms<S: Server>() {
-    assert_p99(
-        &delays::<S>(Mode::Leased, OutboxProfile::default(), false, Duration::ZERO, 40).await,
-        millis(250),
-    );
-    assert_p99(
-        &delays::<S>(Mode::Leased, OutboxProfile::default(), false, millis(300), 10).await,
-        millis(250),
-    );
+    assert_p99::<S>(Mode::Leased, false, [(Duration::ZERO, 120), (millis(300), 10)], millis(250)).await;
 }
 
 async fn g13_a_message_that_nobody_announced_is_found_within_seconds<S: Server>() {

@@ -175,7 +175,8 @@ fn digits(to: u32) -> String {
     const DIGIT: &str =
         "(SELECT 0 AS d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4
          UNION ALL SELECT 5 UNION ALL SELECT 6 UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)";
-    let places = to.max(1).ilog10() + 1;
+    // Of the last number less one: a digit more would be ten times the rows to go through.
+    let places = to.saturating_sub(1).max(1).ilog10() + 1;
     let tables: Vec<_> = (0..places).map(|place| format!("{DIGIT} AS d{place}")).collect();
     let sum: Vec<_> = (0..places).map(|place| format!("d{place}.d * {}", 10_u32.pow(place))).collect();
     let number = format!("{} + 1", sum.join(" + "));
@@ -207,7 +208,8 @@ macro_rules! common_verbs {
         }
 
         async fn panic_in_a_stream(conn: &mut Self::Connection) {
-            let sql = format!("SELECT n FROM {} AS s", Self::series(1_000_000));
+            // Wide rows rather than many: whoever goes on reads all that is left first, and should not be busy with it.
+            let sql = format!("SELECT n, '{}' AS wide FROM {} AS s", "x".repeat(65_536), Self::series(1024));
             let mut rows = sqlx::raw_sql(sqlx::AssertSqlSafe(sql)).fetch(conn);
             let row = std::future::poll_fn(|cx| rows.as_mut().poll_next(cx)).await;
             row.expect("a row").expect("no error");
