@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use base64::{Engine, prelude::BASE64_STANDARD};
 use harness::{Database, Inbox, Outgoing, Producer, System, Target};
 use pgmq::PGMQueueExt;
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, PgConnection, postgres::PgPoolOptions};
 
 use consumer::Consumers;
 use wake::Wake;
@@ -44,7 +44,8 @@ impl System for Pgmq {
     async fn open(target: &Target) -> Result<Self> {
         ensure!(target.database == Database::Postgres, "pgmq is for PostgreSQL alone");
         let wake = Wake::of(target)?;
-        let queues = PGMQueueExt::new(target.url.clone(), POOL_CONNECTIONS).await?;
+        let pool = PgPoolOptions::new().max_connections(POOL_CONNECTIONS).connect(&target.url).await?;
+        let queues = PGMQueueExt::new_with_pool(pool).await;
         Ok(Self { target: target.clone(), wake, queues })
     }
 
