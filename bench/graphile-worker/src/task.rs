@@ -4,9 +4,7 @@ use std::fmt;
 
 use anyhow::{Context, Result};
 use base64::{Engine, prelude::BASE64_STANDARD};
-use graphile_worker::{
-    BatchTaskHandler, IntoBatchTaskHandlerResult, IntoTaskHandlerResult, TaskHandler, WorkerContext,
-};
+use graphile_worker::{BatchTaskHandler, IntoBatchTaskHandlerResult, WorkerContext};
 use harness::{Inbox, Outgoing};
 use serde::{Deserialize, Serialize};
 
@@ -39,28 +37,9 @@ impl Item {
 }
 
 impl BatchTaskHandler for Item {
-    const IDENTIFIER: &'static str = "deliver_batch";
+    const IDENTIFIER: &'static str = "deliver";
 
     async fn run_batch(items: Vec<Self>, ctx: WorkerContext) -> impl IntoBatchTaskHandlerResult {
         items.iter().try_for_each(|item| item.deliver(&ctx)).map_err(|error| error.to_string())
-    }
-}
-
-/// A message that is a job.
-#[derive(Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Single(Item);
-
-impl Single {
-    pub fn of(message: &Outgoing) -> Self {
-        Self(Item::of(message))
-    }
-}
-
-impl TaskHandler for Single {
-    const IDENTIFIER: &'static str = "deliver";
-
-    async fn run(self, ctx: WorkerContext) -> impl IntoTaskHandlerResult {
-        self.0.deliver(&ctx).map_err(|error| error.to_string())
     }
 }

@@ -17,16 +17,14 @@ use crate::{
     wake::{Wake, listen},
 };
 
-/// Messages that one call reads, and one deletes.
-const BATCH0: i32 = 1000;
+/// Messages that one call reads, and one deletes: a backlog is drained faster than by hundreds.
+const BATCH: i32 = 1000;
 /// How long the messages of a batch are invisible to others: that of the documentation's examples.
 const VISIBILITY_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one call polls, and how long a consumer waits for a notification before it looks by itself.
+/// How long one call polls, and how long a consumer waits for a notification before it looks by itself. Short, for a consumer
+/// stops between two calls.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-fn batch_size() -> i32 {
-    std::env::var("QTY").ok().and_then(|v| v.parse().ok()).unwrap_or(BATCH0)
-}
 /// What is running.
 pub struct Consumers {
     tasks: JoinSet<Result<()>>,
@@ -136,16 +134,14 @@ impl Consumer {
                 let polled = queues.read_batch_with_poll_with_cxn(
                     queue,
                     VISIBILITY_TIMEOUT,
-                    batch_size(),
+                    BATCH,
                     wait,
                     interval,
                     conn,
                 );
                 polled.await?.unwrap_or_default()
             }
-            Wake::Notified => {
-                queues.read_batch_with_cxn(queue, VISIBILITY_TIMEOUT, batch_size(), conn).await?
-            }
+            Wake::Notified => queues.read_batch_with_cxn(queue, VISIBILITY_TIMEOUT, BATCH, conn).await?,
         };
         batch.sort_unstable_by_key(|message| message.msg_id);
         Ok(batch)
@@ -163,10 +159,8 @@ impl Consumer {
     async fn consume_in_transactions(mut self, stopped: watch::Receiver<bool>) -> Result<()> {
         while !*stopped.borrow() {
             let mut tx = self.conn.begin().await?;
-            let mut batch: Vec<Message<String>> = self
-                .queues
-                .read_batch_with_cxn(&self.queue, VISIBILITY_TIMEOUT, batch_size(), &mut *tx)
-                .await?;
+            let mut batch: Vec<Message<String>> =
+                self.queues.read_batch_with_cxn(&self.queue, VISIBILITY_TIMEOUT, BATCH, &mut *tx).await?;
             if batch.is_empty() {
                 tx.rollback().await?;
                 match self.wake {

@@ -1,7 +1,8 @@
 //! The adapter of pgmq: a queue for each partition, each read by one consumer in the order of its message ids. The messages are
 //! JSON, so the payloads are sent as base64.
 //!
-//! The consumers poll, as its documentation begins; the variant `notify` wakes them by its insert notifications instead.
+//! Its own groups within a queue keep an order too, but each read of them looks at all that waits. The variants `poll` and `notify`
+//! say how the consumers learn of new messages.
 
 mod consumer;
 mod wake;

@@ -17,13 +17,19 @@ pub enum Wake {
     Notified,
 }
 
+/// How often the server looks, as `pgmq.read_with_poll` has it without being told.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
 impl Wake {
+    /// Notifications are the faster wake, but each message then writes a row that all producers of its queue contend for: who has
+    /// a few messages a second takes them, who has many polls.
     pub fn of(target: &Target) -> Result<Self> {
-        let poll = |millis| Self::Polled { interval: Duration::from_millis(millis) };
+        let polled = Self::Polled { interval: POLL_INTERVAL };
         Ok(match target.variant.as_deref() {
-            None => poll(std::env::var("POLL").ok().and_then(|v| v.parse().ok()).unwrap_or(100)),
+            None if target.load.rate.is_some() => Self::Notified,
+            None | Some("poll") => polled,
             Some("notify") => Self::Notified,
-            Some(other) => bail!("no variant {other:?}: notify; none polls"),
+            Some(other) => bail!("no variant {other:?}: poll or notify; none is what suits the load"),
         })
     }
 }
