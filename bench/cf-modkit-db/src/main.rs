@@ -7,7 +7,7 @@ mod settings;
 use std::{collections::HashMap, process::ExitCode, sync::Arc};
 
 use anyhow::{Context, Result, bail};
-use harness::{Inbox, Origin, Outgoing, Producer, System, Target};
+use harness::{Database, Inbox, Origin, Outgoing, Producer, System, Target};
 use modkit_db::{
     Db,
     migration_runner::run_migrations_for_module,
@@ -79,8 +79,8 @@ impl System for Modkit {
     }
 
     async fn deliver(&self, inbox: Inbox) -> Result<Option<OutboxHandle>> {
-        if self.target.database == harness::Database::Sqlite && self.target.load.worker_processes > 0 {
-            bail!("cf-modkit-db allows only one process on SQLite");
+        if self.target.database == Database::Sqlite && self.target.load.worker_processes > 0 {
+            bail!("its documentation allows one process on SQLite");
         }
         let handler = Handler { inbox, partitions: database::partitions_by_id(&self.beside, QUEUE).await? };
         let queue = self.settings.builder(&self.db).queue(QUEUE, self.partitions()?);
@@ -99,7 +99,7 @@ impl System for Modkit {
     }
 
     async fn is_clean(&self) -> Result<bool> {
-        Ok(!self.settings.vacuum || database::is_empty(&self.beside).await?)
+        Ok(!self.settings.vacuums || database::is_empty(&self.beside).await?)
     }
 
     async fn effects(&self) -> Result<(u64, u64)> {
@@ -150,7 +150,8 @@ struct Handler {
 
 impl Handler {
     fn got(&self, message: &OutboxMessage) -> Result<()> {
-        let partition = self.partitions.get(&message.partition_id).context("a message of no known partition")?;
+        let partition =
+            self.partitions.get(&message.partition_id).context("a message of no known partition")?;
         self.inbox.got(*partition, &message.payload)
     }
 }
@@ -176,7 +177,8 @@ impl LeasedHandler for Handler {
 impl TransactionalHandler for Handler {
     async fn handle(&self, conn: &dyn ConnectionTrait, messages: &[OutboxMessage]) -> HandlerResult {
         let done = async {
-            let origins: Result<Vec<_>> = messages.iter().map(|message| Origin::of(&message.payload)).collect();
+            let origins: Result<Vec<_>> =
+                messages.iter().map(|message| Origin::of(&message.payload)).collect();
             database::insert_effects(conn, &origins?).await?;
             messages.iter().try_for_each(|message| self.got(message))
         };

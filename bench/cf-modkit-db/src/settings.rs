@@ -1,69 +1,79 @@
-//! Its settings for a load.
+//! Its settings for a load: the profile that its documentation names for it, and the batch size that was fastest here.
 
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use harness::{Database, Target};
+use harness::{Database, Load, Target};
 use modkit_db::{
     Db,
     outbox::{Outbox, OutboxBuilder, OutboxProfile, WorkerTuning},
 };
 
-fn env(name: &str) -> Option<u64> { std::env::var(name).ok().and_then(|v| v.parse().ok()) }
-
-/// As in its own benchmark.
-const PROCESSORS: u32 = 8;
+const PROCESSORS: u32 = 4;
+/// Two that only sequence, and one that also cleans up.
 const SEQUENCERS: u32 = 3;
-const VACUUMS: u32 = 1;
-const RECONCILERS: u32 = 1;
-const SPARE_CONNECTIONS: u32 = 10;
+/// The vacuum, the reconciler, and as many as its own benchmark adds.
+const SPARE_CONNECTIONS: u32 = 2 + 10;
+
+const LARGE_BATCH: u32 = 1000;
+const SMALL_BATCH: u32 = 100;
+
+/// How long the vacuum may sleep where it is made to run all the time.
+const VACUUM_SLEEP: Duration = Duration::from_millis(100);
+/// An enqueue wakes nobody in another process: how long they may sleep there. By default that is one minute and ten.
+const RECONCILER_SLEEP: Duration = Duration::from_millis(100);
+const PROCESSOR_SLEEP: Duration = Duration::from_millis(100);
 
 pub struct Settings {
     profile: OutboxProfile,
-    pub vacuum: bool,
+    /// Whether what was delivered is removed soon.
+    pub vacuums: bool,
     pub connections: u32,
-    processors: usize,
 }
 
 impl Settings {
     pub fn of(target: &Target) -> Result<Self> {
-        let load = &target.load;
-        let mut profile = match std::env::var("CF_PROFILE").ok().as_deref() {
-            Some("ll") => OutboxProfile::low_latency(),
-            Some("ht") => OutboxProfile::high_throughput(),
-            _ => match load.per_transaction { 1 => OutboxProfile::low_latency(), _ => OutboxProfile::high_throughput() },
-        };
-        if let Some(n) = env("CF_PB") { profile.processor.batch_size = n as u32; }
-        if let Some(n) = env("CF_SB") { profile.sequencer.batch_size = n as u32; }
-        if let Some(n) = env("CF_PA") { profile.processor.active_interval = Duration::from_millis(n); }
-        if let Some(n) = env("CF_PM") { profile.processor.min_interval = Duration::from_millis(n); }
-        if let Some(n) = env("CF_SA") { profile.sequencer.active_interval = Duration::from_millis(n); }
-        if let Some(n) = env("CF_SM") { profile.sequencer.min_interval = Duration::from_millis(n); }
-        let vacuum = match target.variant.as_deref() {
+        let vacuums = match target.variant.as_deref() {
             None => false,
             Some("vacuum") => true,
             Some(other) => bail!("no variant {other:?}: vacuum, or none for its vacuum as it is by default"),
         };
-        if vacuum {
-            let i = Duration::from_millis(env("CF_VAC").unwrap_or(100));
-            profile.vacuum = WorkerTuning::vacuum().min_interval(i).active_interval(i).idle_interval(i);
+        let mut profile = profile(&target.load);
+        if vacuums {
+            profile.vacuum = awake(WorkerTuning::vacuum(), VACUUM_SLEEP);
         }
-        if load.worker_processes > 0 {
-            let i = Duration::from_millis(env("CF_REC").unwrap_or(100));
-            profile.reconciler = profile.reconciler.min_interval(i.min(Duration::from_secs(1))).active_interval(i.min(Duration::from_secs(1))).idle_interval(i);
-            let i = Duration::from_millis(env("CF_PI").unwrap_or(100));
-            profile.processor = profile.processor.idle_interval(i);
+        if target.load.worker_processes > 0 {
+            profile.reconciler = awake(profile.reconciler, RECONCILER_SLEEP);
+            profile.processor = profile.processor.idle_interval(PROCESSOR_SLEEP);
         }
-        let processors = env("CF_P").unwrap_or(PROCESSORS.into());
-        let connections = match target.database {
-            Database::Sqlite => env("CF_C").unwrap_or(1) as u32,
-            _ => processors as u32 + SEQUENCERS + VACUUMS + RECONCILERS + load.producers + SPARE_CONNECTIONS,
-        };
-        Ok(Self { profile, vacuum, connections, processors: processors as usize })
+        Ok(Self { profile, vacuums, connections: connections(target) })
     }
 
     pub fn builder(&self, db: &Db) -> OutboxBuilder {
-        Outbox::builder(db.clone()).profile(self.profile.clone()).processors(self.processors)
-            .maintenance(env("CF_G").unwrap_or(2) as usize, 1)
+        Outbox::builder(db.clone()).profile(self.profile.clone())
+    }
+}
+
+fn profile(load: &Load) -> OutboxProfile {
+    let (mut profile, batch) = match load.per_transaction {
+        1 => (OutboxProfile::low_latency(), SMALL_BATCH),
+        _ => (OutboxProfile::high_throughput(), LARGE_BATCH),
+    };
+    profile.processor = profile.processor.batch_size(batch);
+    profile
+}
+
+/// Never asleep for longer than this.
+fn awake(worker: WorkerTuning, sleep: Duration) -> WorkerTuning {
+    worker.min_interval(sleep).active_interval(sleep).idle_interval(sleep)
+}
+
+fn connections(target: &Target) -> u32 {
+    match target.database {
+        // As in its own benchmark: of several, one that has read and wants to write finds the file busy.
+        Database::Sqlite => 1,
+        Database::Postgres | Database::Mariadb => {
+            PROCESSORS + SEQUENCERS + target.load.producers + SPARE_CONNECTIONS
+        }
     }
 }
