@@ -126,7 +126,7 @@ impl<S: Store> Crew<S> {
             outage: shared.outage.clone(),
             open: OpenTransactions::default(),
             busy_since: None,
-            gathers_until: None,
+            last_find: None,
             metrics: SequencerMetrics::default(),
         };
         let post = Post {

@@ -17,21 +17,13 @@ use crate::{
     wake::Wake,
 };
 
-/// Under load, rows gather between ticks, so that a tick and its commit serve many messages; and so do the acquire and the settlement of
-/// each partition that it touches, which cost more than the tick itself. An idle sequencer answers at once.
-///
-/// How long, after a tick that found so many messages in so many partitions.
-fn gather(messages: u64, partitions: usize) -> Duration {
-    let thin = messages < THICK * u64::try_from(partitions).unwrap_or(u64::MAX);
-    Duration::from_millis(match messages {
-        0..4 => 3,
-        16.. if thin => 20,
-        _ => 10,
-    })
-}
-
-/// So many messages of a partition at a time are worth an acquire and a settlement.
-const THICK: u64 = 4;
+/// Under load, rows gather for so long between ticks, so that a tick and its commit serve many messages. An idle
+/// sequencer answers at once.
+const GATHER: Duration = Duration::from_millis(3);
+/// So long if the last tick found as many as [`MANY`]: then each tick costs more in acquires and settlements of the
+/// partitions it touches than the wait does.
+const GATHER_MANY: Duration = Duration::from_millis(10);
+const MANY: u64 = 4;
 /// A transaction that is open for so long is looked at rarely.
 const LONG: Duration = Duration::from_millis(LONG_MS);
 const LONG_MS: u64 = 1000;
@@ -51,8 +43,8 @@ pub(crate) struct Sequencer<S> {
     pub(crate) open: OpenTransactions,
     /// Another process ticks, since then or since that was last said.
     pub(crate) busy_since: Option<Instant>,
-    /// The next tick comes no earlier, if the last one found something.
-    pub(crate) gathers_until: Option<Instant>,
+    /// When the last tick that found something began, and how much it found.
+    pub(crate) last_find: Option<(Instant, u64)>,
     pub(crate) metrics: SequencerMetrics,
 }
 
@@ -93,8 +85,10 @@ impl<S: Store> WorkerAction for Sequencer<S> {
     async fn execute(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
         let mut sequenced = 0;
         for _ in 0..self.max_inner_iterations {
-            if let Some(until) = self.gathers_until {
-                let rest = until.saturating_duration_since(Instant::now());
+            if let Some(last) = self.last_find {
+                let gathered = last.0.elapsed();
+                let gather = if last.1 >= MANY { GATHER_MANY } else { GATHER };
+                let rest = gather.saturating_sub(gathered);
                 if !rest.is_zero() && cancel.run_until_cancelled(tokio::time::sleep(rest)).await.is_none() {
                     break;
                 }
@@ -129,7 +123,7 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             if tick.taken > 0 {
                 self.waste.ticked();
             }
-            self.gathers_until = (tick.taken > 0).then(|| began + gather(tick.taken, tick.partitions.len()));
+            self.last_find = (tick.taken > 0).then_some((began, tick.taken));
             if !tick.has_more && tick.taken < u64::from(self.tuning.batch_size) {
                 return Ok(match self.open.next_look(Instant::now()) {
                     Some(delay) => Directive::Sleep(delay, sequenced),
@@ -178,16 +172,6 @@ impl OpenTransactions {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn messages_gather_the_longer_the_less_a_tick_pays() {
-        let ms = Duration::from_millis;
-        assert_eq!(gather(1, 1), ms(3), "nearly idle: latency counts");
-        assert_eq!(gather(4, 4), ms(10));
-        assert_eq!(gather(30, 16), ms(20), "two messages for each acquire and settlement");
-        assert_eq!(gather(64, 16), ms(10), "enough for each");
-        assert_eq!(gather(1000, 16), ms(10));
-    }
 
     #[test]
     fn an_open_transaction_is_looked_at_ever_more_rarely() {
