@@ -18,13 +18,14 @@ pub(super) enum Read {
 }
 
 /// The messages behind `processed_seq`, whose seqs must run on from it without a hole. The columns are called as in
-/// `acquire.sql` of PostgreSQL.
+/// `messages.sql` of PostgreSQL; times count from `zero_us`.
 pub(super) fn messages<R>(
     rows: &[R],
     queue: &Queue,
     claim: &Claim,
     processed_seq: i64,
     attempts: u32,
+    zero_us: i64,
 ) -> Result<Read>
 where
     R: Row,
@@ -43,7 +44,7 @@ where
         // Not every database calls a text by that name: MySQL gives its bytes, whatever the session's character set.
         let headers: Option<String> = row.try_get_unchecked("headers")?;
         let headers = headers_of(headers.as_deref(), id)?;
-        let created_us: i64 = row.try_get("created_us")?;
+        let created_us = zero_us + row.try_get_unchecked::<i64, _>("created_us")?;
         messages.push(OutboxMessage {
             id: OutboxMessageId(id),
             queue: Arc::clone(&queue.name),

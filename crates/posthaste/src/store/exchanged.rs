@@ -214,7 +214,7 @@ pub(crate) struct Burial {
 }
 
 /// How a batch ended.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Settlement {
     pub(crate) epoch: i64,
     /// How far the partition is settled now.

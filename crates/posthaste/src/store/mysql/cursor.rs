@@ -158,7 +158,7 @@ fn leased(
     if rows.is_empty() {
         return Ok(Err(processed_seq + 1));
     }
-    Ok(match messages(rows, queue, claim, processed_seq, attempts.saturating_sub(1))? {
+    Ok(match messages(rows, queue, claim, processed_seq, attempts.saturating_sub(1), 0)? {
         Read::Messages(messages) => Ok(Leased { epoch, processed_seq, attempts, last_error, messages }),
         Read::Missing(seq) => Err(seq),
     })

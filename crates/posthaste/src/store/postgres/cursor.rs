@@ -1,6 +1,6 @@
 //! What gives messages to processors, and settles.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use sqlx::{
     Postgres, Row, Transaction,
@@ -9,27 +9,58 @@ use sqlx::{
 };
 use uuid::Uuid;
 
-use super::{PostgresStore, answer, query};
+use super::{
+    PostgresStore, answer, query,
+    together::{self, Answer, Ask, Together},
+};
 use crate::store::{
-    Acquired, Burial, Claim, Leased, Queue, READER, Result, Settled, Settlement,
+    Acquired, Claim, Leased, Queue, READER, Result, Settled, Settlement,
     batch::{Read, count, incomplete, messages, millis, no_cursor, size},
 };
 
+/// The first moment there is to PostgreSQL, which is how it sends times: the year 2000, in microseconds since 1970.
+const FIRST_MOMENT_US: i64 = 946_684_800_000_000;
+
+/// A lease to take.
+pub(super) struct Acquiring(Claim);
+
+impl Ask for Acquiring {
+    fn partition_id(&self) -> i32 {
+        self.0.partition_id
+    }
+
+    fn most(&self) -> u32 {
+        self.0.batch_size
+    }
+
+    fn statement(store: &PostgresStore, asks: &[Self]) -> Query<'static, Postgres, PgArguments> {
+        query(&store.sql().acquire)
+            .bind(READER)
+            .bind(asks.iter().any(|Self(claim)| claim.is_transactional))
+            .bind(each(asks, |Self(claim)| claim.partition_id))
+            .bind(each(asks, |Self(claim)| claim.owner))
+            .bind(each(asks, |Self(claim)| millis(claim.lease)))
+            .bind(each(asks, |Self(claim)| size(claim.batch_size)))
+            .bind(each(asks, |Self(claim)| claim.handled_epoch))
+    }
+
+    fn gathered(store: &PostgresStore) -> &Together<Self> {
+        &store.shared.acquires
+    }
+}
+
 pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim) -> Result<Acquired> {
-    let statement = query(&store.sql().acquire)
-        .bind(READER)
-        .bind(claim.partition_id)
-        .bind(claim.owner)
-        .bind(millis(claim.lease))
-        .bind(size(claim.batch_size))
-        .bind(claim.handled_epoch)
-        .bind(claim.is_transactional);
-    let rows = store.fetch(statement).await?;
-    let first = rows.first().ok_or_else(|| no_cursor(queue, claim))?;
-    let Some(epoch) = first.try_get::<Option<i64>, _>("epoch")? else {
-        return not_acquired(first);
+    let acquiring = Acquiring(claim.clone());
+    let Answer { fate, messages } = match claim.is_transactional {
+        // Its statement locks the partition too.
+        true => together::alone(store, acquiring).await?,
+        false => together::ask(store, acquiring).await?,
     };
-    match leased(&rows, queue, claim, epoch, first.try_get("last_error")?)? {
+    let fate = fate.ok_or_else(|| no_cursor(queue, claim))?;
+    let Some(epoch) = fate.try_get::<Option<i64>, _>("epoch")? else {
+        return not_acquired(&fate);
+    };
+    match leased(&fate, &messages, queue, claim, fate.try_get("last_error")?)? {
         Ok(leased) => Ok(Acquired::Batch(leased)),
         Err(missing) => Err(incomplete(queue, claim, missing, is_mine(store, claim, epoch).await)),
     }
@@ -51,14 +82,79 @@ fn not_acquired(row: &PgRow) -> Result<Acquired> {
     Ok(Acquired::Held(Duration::try_from_secs_f64(left.unwrap_or_default()).unwrap_or_default()))
 }
 
+/// A batch to settle.
+pub(super) struct Settling {
+    claim: Claim,
+    settlement: Settlement,
+    queue: Arc<str>,
+    partition: u32,
+}
+
+impl Settling {
+    fn new(queue: &Queue, claim: &Claim, settlement: &Settlement) -> Self {
+        let partition = queue.number_of(claim.partition_id);
+        Self {
+            claim: claim.clone(),
+            settlement: settlement.clone(),
+            queue: Arc::clone(&queue.name),
+            partition,
+        }
+    }
+}
+
+impl Ask for Settling {
+    fn partition_id(&self) -> i32 {
+        self.claim.partition_id
+    }
+
+    fn most(&self) -> u32 {
+        if self.settlement.go_on { self.claim.batch_size } else { 0 }
+    }
+
+    fn statement(store: &PostgresStore, asks: &[Self]) -> Query<'static, Postgres, PgArguments> {
+        let burials = || asks.iter().flat_map(|ask| ask.settlement.burials.iter().map(move |burial| (ask, burial)));
+        query(&store.sql().settle)
+            .bind(READER)
+            .bind(asks.iter().all(|ask| !ask.claim.is_transactional))
+            .bind(each(asks, Self::partition_id))
+            .bind(each(asks, |ask| ask.claim.owner))
+            .bind(each(asks, |ask| ask.settlement.epoch))
+            .bind(each(asks, |ask| ask.settlement.processed_seq))
+            .bind(each(asks, |ask| millis(ask.claim.lease)))
+            .bind(each(asks, |ask| size(ask.most())))
+            .bind(each(asks, |ask| count(ask.settlement.attempts)))
+            .bind(each(asks, |ask| ask.settlement.last_error.clone()))
+            .bind(burials().map(|(ask, _)| ask.partition_id()).collect::<Vec<_>>())
+            .bind(burials().map(|(_, burial)| burial.id).collect::<Vec<_>>())
+            .bind(burials().map(|(_, burial)| burial.seq).collect::<Vec<_>>())
+            .bind(burials().map(|(_, burial)| burial.reason.clone()).collect::<Vec<_>>())
+            .bind(burials().map(|(_, burial)| count(burial.attempts)).collect::<Vec<_>>())
+            .bind(burials().map(|(ask, _)| ask.queue.to_string()).collect::<Vec<_>>())
+            .bind(burials().map(|(ask, _)| ask.partition.cast_signed()).collect::<Vec<_>>())
+    }
+
+    fn gathered(store: &PostgresStore) -> &Together<Self> {
+        &store.shared.settlements
+    }
+}
+
+fn each<A, T>(asks: &[A], value: impl Fn(&A) -> T) -> Vec<T> {
+    asks.iter().map(value).collect()
+}
+
 pub(super) async fn settle(
     store: &PostgresStore,
     queue: &Queue,
     claim: &Claim,
     settlement: &Settlement,
 ) -> Result<Settled> {
-    let rows = store.fetch(settle_statement(store, queue, claim, settlement)).await?;
-    match settled(queue, claim, settlement, &rows)? {
+    let settling = Settling::new(queue, claim, settlement);
+    let answer = match claim.is_transactional {
+        // It is as durable as the role's other commits.
+        true => together::alone(store, settling).await?,
+        false => together::ask(store, settling).await?,
+    };
+    match settled(queue, claim, settlement, &answer)? {
         Ok(settled) => Ok(settled),
         Err((epoch, missing)) => Err(incomplete(queue, claim, missing, is_mine(store, claim, epoch).await)),
     }
@@ -71,10 +167,12 @@ pub(super) async fn settle_within(
     claim: &Claim,
     settlement: &Settlement,
 ) -> Result<Settled> {
-    let statement = settle_statement(store, queue, claim, settlement).persistent(!store.is_pooled());
+    let settling = [Settling::new(queue, claim, settlement)];
+    let statement = Settling::statement(store, &settling).persistent(!store.is_pooled());
     let rows = answer(statement.fetch_all(&mut *transaction)).await?;
+    let found = together::sorted(rows, &settling)?.remove(0);
     // If a message is missing in the next batch, this one is settled all the same; whoever acquires will find out.
-    let settled = settled(queue, claim, settlement, &rows)?.unwrap_or(Settled::Released { has_more: true });
+    let settled = settled(queue, claim, settlement, &found)?.unwrap_or(Settled::Released { has_more: true });
     match settled {
         Settled::Lost => answer(transaction.rollback()).await?,
         _ => answer(transaction.commit()).await?,
@@ -82,62 +180,38 @@ pub(super) async fn settle_within(
     Ok(settled)
 }
 
-fn settle_statement<'q>(
-    store: &PostgresStore,
-    queue: &'q Queue,
-    claim: &Claim,
-    settlement: &'q Settlement,
-) -> Query<'q, Postgres, PgArguments> {
-    let burials = &settlement.burials;
-    let number = queue.number_of(claim.partition_id);
-    query(&store.sql().settle)
-        .bind(READER)
-        .bind(claim.partition_id)
-        .bind(claim.owner)
-        .bind(settlement.epoch)
-        .bind(settlement.processed_seq)
-        .bind(millis(claim.lease))
-        .bind(if settlement.go_on { size(claim.batch_size) } else { 0 })
-        .bind(count(settlement.attempts))
-        .bind(settlement.last_error.as_deref())
-        .bind(burials.iter().map(|burial| burial.id).collect::<Vec<_>>())
-        .bind(burials.iter().map(|burial| burial.seq).collect::<Vec<_>>())
-        .bind(burials.iter().map(|burial| burial.reason.as_str()).collect::<Vec<_>>())
-        .bind(burials.iter().map(|Burial { attempts, .. }| count(*attempts)).collect::<Vec<_>>())
-        .bind(&*queue.name)
-        .bind(number.cast_signed())
-        .bind(!claim.is_transactional)
-}
-
 /// What came of settling; or the epoch of the lease under which a message is missing, and its seq.
 fn settled(
     queue: &Queue,
     claim: &Claim,
     settlement: &Settlement,
-    rows: &[PgRow],
+    answer: &Answer,
 ) -> Result<Result<Settled, (i64, i64)>> {
-    let Some(first) = rows.first() else { return Ok(Ok(Settled::Lost)) };
-    if !first.try_get::<bool, _>("goes_on")? {
-        let has_more = first.try_get::<i64, _>("head")? > settlement.processed_seq;
+    let Some(fate) = &answer.fate else { return Ok(Ok(Settled::Lost)) };
+    if !fate.try_get::<bool, _>("goes_on")? {
+        let has_more = fate.try_get::<i64, _>("head")? > settlement.processed_seq;
         return Ok(Ok(Settled::Released { has_more }));
     }
-    let epoch = first.try_get("epoch")?;
-    Ok(leased(rows, queue, claim, epoch, None)?.map(Settled::Next).map_err(|missing| (epoch, missing)))
+    let epoch = fate.try_get("epoch")?;
+    let next = leased(fate, &answer.messages, queue, claim, None)?;
+    Ok(next.map(Settled::Next).map_err(|missing| (epoch, missing)))
 }
 
 /// The batch under a lease that was just taken or renewed; or the seq of the message that is missing in it.
 fn leased(
+    fate: &PgRow,
     rows: &[PgRow],
     queue: &Queue,
     claim: &Claim,
-    epoch: i64,
     last_error: Option<String>,
 ) -> Result<Result<Leased, i64>> {
-    let Some(first) = rows.first() else { return Ok(Err(0)) };
-    let processed_seq = first.try_get("processed_seq")?;
-    let attempts: i32 = first.try_get("attempts")?;
+    let (epoch, processed_seq) = (fate.try_get("epoch")?, fate.try_get("processed_seq")?);
+    let attempts: i32 = fate.try_get("attempts")?;
     let attempts = u32::try_from(attempts).unwrap_or_default();
-    Ok(match messages(rows, queue, claim, processed_seq, attempts.saturating_sub(1))? {
+    if rows.is_empty() {
+        return Ok(Err(processed_seq + 1));
+    }
+    Ok(match messages(rows, queue, claim, processed_seq, attempts.saturating_sub(1), FIRST_MOMENT_US)? {
         Read::Messages(messages) => Ok(Leased { epoch, processed_seq, attempts, last_error, messages }),
         Read::Missing(seq) => Err(seq),
     })

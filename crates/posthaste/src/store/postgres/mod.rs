@@ -8,6 +8,7 @@ mod migrate;
 mod peek;
 mod statements;
 mod tick;
+mod together;
 mod transaction;
 mod vacuum;
 mod wake;
@@ -26,7 +27,11 @@ use sqlx::{
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use self::statements::{Statements, fill, names};
+use self::{
+    cursor::{Acquiring, Settling},
+    statements::{Statements, fill, names},
+    together::Together,
+};
 use super::{
     Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lagging, Lock, NewMessage,
     NewsChannel, Picked, Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed,
@@ -106,6 +111,8 @@ struct Shared {
     handler_connections: Arc<Connections<Postgres>>,
     /// For notifications, which need nothing of a worker's session.
     notifier: Mutex<Option<PgConnection>>,
+    acquires: Together<Acquiring>,
+    settlements: Together<Settling>,
     /// Between us and the server is a pooler that gives each transaction another session: no LISTEN, no session
     /// settings, no prepared statements that last, and each statement in a transaction of its own.
     is_pooled: bool,
@@ -139,6 +146,8 @@ impl PostgresStore {
                 connections,
                 handler_connections,
                 notifier: Mutex::default(),
+                acquires: Together::new(),
+                settlements: Together::new(),
                 is_pooled,
             }),
         })

@@ -42,7 +42,9 @@ pub(super) fn names(schema: Option<&str>, tables: &Tables) -> Names {
 /// A statement with the names filled in.
 pub(super) fn fill(names: &Names, sql: &str) -> String {
     let incoming = names.table("incoming").replace('\'', "''");
-    let sql = sql.replace("{criteria}", include_str!("sql/dead_letter_criteria.sql"));
+    let sql = sql
+        .replace("{criteria}", include_str!("sql/dead_letter_criteria.sql"))
+        .replace("{messages}", include_str!("sql/messages.sql"));
     names
         .fill(&sql)
         .replace("{incoming_stamp}", &names.unqualified("incoming_stamp"))

@@ -143,7 +143,7 @@ fn leased(
     if batch.is_empty() {
         return Ok(Err((epoch, processed_seq + 1)));
     }
-    Ok(match messages(batch, queue, claim, processed_seq, attempts.saturating_sub(1))? {
+    Ok(match messages(batch, queue, claim, processed_seq, attempts.saturating_sub(1), 0)? {
         Read::Messages(messages) => Ok(Leased { epoch, processed_seq, attempts, last_error, messages }),
         Read::Missing(seq) => Err((epoch, seq)),
     })

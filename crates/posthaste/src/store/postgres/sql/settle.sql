@@ -1,63 +1,69 @@
--- Moves a partition's cursor, writes dead letters, and either renews the lease and reads the next batch, or lets it go.
--- $1 reader, $2 partition, $3 owner, $4 epoch, $5 processed_seq, $6 lease in ms, $7 most messages (0: let go),
--- $8 attempts and $9 last error if it lets go, $10-$13 dead letters: ids, seqs, reasons, attempts, $14 queue, $15 number,
--- $16 whether a crash may lose it
--- Writes: cursor, dead_letter; nothing if the lease was taken over. In leased mode it may be lost in a crash: then
+-- Moves the cursors of partitions, writes dead letters, and either renews the leases and reads the next batches, or lets them go.
+-- $1 reader, $2 whether a crash may lose it. Then for each: $3 partition, in ascending order, $4 owner, $5 epoch, $6 processed_seq,
+-- $7 lease in ms, $8 most messages (0: let go), $9 attempts and $10 last error if it lets go; and the dead letters: $11 partitions,
+-- $12 ids, $13 seqs, $14 reasons, $15 attempts, $16 queues, $17 numbers of the partitions
+-- Writes: cursor, dead_letter; nothing where the lease was taken over. In leased mode it may be lost in a crash: then
 -- messages come again. In a handler's transaction, or beside one, the role's own setting decides.
--- Locks: the link it builds on (KEY SHARE).
+-- Locks: the links it builds on (KEY SHARE). Everybody appends in the order of the partitions, so that nobody waits in a circle.
 -- Index: cursor and outgoing by their primary keys, newest first; incoming by id. Subqueries instead of joins leave the
--- planner no other way, however small it believes the tables to be.
--- No row: the lease is somebody else's. One row without a message: it was let go, or messages are missing.
+-- planner no other way, however small it believes the tables to be; OFFSET keeps them apart.
+-- For each partition a row without seq says what became of it, or there is none: then the lease is somebody else's. Then, one by
+-- one, come the messages.
 WITH tip AS MATERIALIZED (
-    SELECT c.epoch, c.processed_seq, c.owner
-    FROM {cursor} c
-    WHERE c.reader = $1 AND c.partition_id = $2
-    ORDER BY c.epoch DESC LIMIT 1
-), head AS MATERIALIZED (
-    SELECT coalesce((SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = $2
-                     ORDER BY o.last_seq DESC LIMIT 1), 0) AS seq
+    SELECT a.*, h.head, a.most > 0 AND h.head > a.processed_seq AS goes_on
+    FROM unnest($3::integer[], $4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[], $9::integer[], $10::text[])
+        AS a (partition_id, owner, epoch, processed_seq, lease_ms, most, attempts, last_error)
+    CROSS JOIN LATERAL (
+        SELECT c.epoch, c.processed_seq, c.owner
+        FROM {cursor} c
+        WHERE c.reader = $1 AND c.partition_id = a.partition_id
+        ORDER BY c.epoch DESC LIMIT 1
+    ) c
+    CROSS JOIN LATERAL (
+        SELECT coalesce((SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = a.partition_id
+                         ORDER BY o.last_seq DESC LIMIT 1), 0) AS head
+        OFFSET 0
+    ) h
+    WHERE c.epoch = a.epoch AND c.owner = a.owner AND a.processed_seq BETWEEN c.processed_seq AND h.head
 ), locked AS MATERIALIZED (
-    SELECT c.epoch
-    FROM {cursor} c
-    WHERE c.reader = $1 AND c.partition_id = $2 AND c.epoch = (
-        SELECT tip.epoch FROM tip, head
-        WHERE tip.epoch = $4 AND tip.owner = $3 AND $5 BETWEEN tip.processed_seq AND head.seq)
-    FOR KEY SHARE
-), next AS MATERIALIZED (
-    SELECT $7 > 0 AND head.seq > $5 AS goes_on, CASE WHEN $16 THEN set_config('synchronous_commit', 'off', true) END AS setting
-    FROM head, locked
+    SELECT t.*
+    FROM tip t
+    CROSS JOIN LATERAL (
+        SELECT FROM {cursor} c
+        WHERE c.reader = $1 AND c.partition_id = t.partition_id AND c.epoch = t.epoch
+        FOR KEY SHARE
+    ) c
+), commit AS MATERIALIZED (
+    SELECT CASE WHEN $2 THEN set_config('synchronous_commit', 'off', true) ELSE '' END AS setting
+    WHERE EXISTS (SELECT FROM locked)
 ), link AS (
     INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)
-    SELECT $1, $2, $4 + 1, $5,
-           CASE WHEN next.goes_on THEN 1 ELSE $8 END,
-           CASE WHEN next.goes_on THEN $3 END,
-           CASE WHEN next.goes_on THEN clock_timestamp() + $6 * interval '1 ms' END,
-           CASE WHEN next.goes_on THEN $6 END,
-           CASE WHEN next.goes_on THEN NULL ELSE $9 END
-    FROM next
+    SELECT $1, l.partition_id, l.epoch + 1, l.processed_seq,
+           CASE WHEN l.goes_on THEN 1 ELSE l.attempts END,
+           CASE WHEN l.goes_on THEN l.owner END,
+           CASE WHEN l.goes_on THEN clock_timestamp() + l.lease_ms * interval '1 ms' END,
+           CASE WHEN l.goes_on THEN l.lease_ms END,
+           CASE WHEN l.goes_on THEN NULL ELSE l.last_error END
+    FROM locked l, commit
+    WHERE commit.setting IS NOT NULL
     ON CONFLICT DO NOTHING
-    RETURNING epoch, processed_seq, attempts, owner
+    RETURNING partition_id, epoch, processed_seq, attempts, owner
 ), buried AS (
     INSERT INTO {dead_letter} (id, partition_id, seq, queue, partition, payload_type, key, headers, payload, created_at,
                                attempts, reason)
-    SELECT i.id, $2, d.seq, $14, $15, i.payload_type, i.key, i.headers, i.payload, i.created_at, d.attempts, d.reason
-    FROM link CROSS JOIN unnest($10::bigint[], $11::bigint[], $12::text[], $13::integer[]) AS d (id, seq, reason, attempts)
+    SELECT i.id, k.partition_id, d.seq, d.queue, d.number, i.payload_type, i.key, i.headers, i.payload, i.created_at, d.attempts, d.reason
+    FROM link k
+    JOIN unnest($11::integer[], $12::bigint[], $13::bigint[], $14::text[], $15::integer[], $16::text[], $17::integer[])
+        AS d (partition_id, id, seq, reason, attempts, queue, number) ON d.partition_id = k.partition_id
     CROSS JOIN LATERAL (SELECT * FROM {incoming} i WHERE i.id = d.id LIMIT 1) i
 ), batch AS MATERIALIZED (
-    SELECT m.seq, i.id, i.key, i.headers, i.payload_type, i.payload,
-           (extract(epoch FROM i.created_at) * 1000000)::bigint AS created_us
-    FROM link CROSS JOIN LATERAL (
-        SELECT o.last_seq - cardinality(o.ids) + f.skip + u.n AS seq, u.id
-        FROM {outgoing} o
-        CROSS JOIN LATERAL (
-            SELECT greatest(link.processed_seq - (o.last_seq - cardinality(o.ids)), 0)::integer AS skip) f
-        CROSS JOIN LATERAL unnest(o.ids[f.skip + 1 : f.skip + $7]) WITH ORDINALITY AS u (id, n)
-        WHERE o.partition_id = $2 AND o.last_seq > link.processed_seq AND link.owner IS NOT NULL
-        ORDER BY o.last_seq, u.n
-        LIMIT $7
-    ) m LEFT JOIN LATERAL (SELECT * FROM {incoming} i WHERE i.id = m.id LIMIT 1) i ON true
+    SELECT k.partition_id, k.processed_seq, l.most
+    FROM link k JOIN locked l ON l.partition_id = k.partition_id
+    WHERE k.owner IS NOT NULL
 )
-SELECT link.epoch, link.processed_seq, link.attempts, head.seq AS head, link.owner IS NOT NULL AS goes_on,
-       batch.seq, batch.id, batch.key, batch.headers, batch.payload_type, batch.payload, batch.created_us
-FROM link CROSS JOIN head LEFT JOIN batch ON true
-ORDER BY batch.seq
+SELECT k.partition_id, NULL::bigint AS seq, NULL::bigint AS id, NULL::text AS key, NULL::text AS headers, NULL::text AS payload_type,
+       NULL::bytea AS payload, NULL::timestamptz AS created_us,
+       k.epoch, k.processed_seq, k.attempts, l.head, k.owner IS NOT NULL AS goes_on
+FROM link k JOIN locked l ON l.partition_id = k.partition_id
+UNION ALL
+SELECT m.*, NULL, NULL, NULL, NULL, NULL FROM ({messages}) m
