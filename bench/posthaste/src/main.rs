@@ -81,7 +81,7 @@ where
 
     async fn deliver(&self, inbox: Inbox) -> Result<Option<OutboxHandle<DB>>> {
         let queue =
-            Outbox::builder(self.pool.clone()).profile(self.profile()?).queue(QUEUE, self.partitions());
+            Outbox::builder(self.pool.clone()).profile(self.profile()?).processors(16).queue(QUEUE, self.partitions());
         let handle = match self.target.load.transactional {
             true => queue.batch_transactional(Handler { inbox }).start().await?,
             false => queue.leased(Handler { inbox }).start().await?,

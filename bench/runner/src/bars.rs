@@ -16,8 +16,9 @@ pub struct Bar {
     /// What is compared, in words.
     pub what: String,
     pub wanted: String,
-    pub got: f64,
-    pub held: bool,
+    /// None if one of the two has no run that counts: then nobody can say.
+    pub got: Option<f64>,
+    pub held: Option<bool>,
 }
 
 type Measure = fn(&Medians) -> Option<f64>;
@@ -89,14 +90,24 @@ fn rules(database: Database, workload: Workload) -> Vec<Rule> {
     rules
 }
 
-/// The bars of this workload for which both sides were measured.
-pub fn judge(database: Database, workload: Workload, systems: &BTreeMap<String, Medians>) -> Vec<Bar> {
+/// The bars of this workload for which both sides took part: each with its medians, if any of its runs counts.
+pub fn judge(
+    database: Database,
+    workload: Workload,
+    systems: &BTreeMap<String, Option<Medians>>,
+) -> Vec<Bar> {
     let judged = |(one, other, (name, measure), bound): Rule| {
-        let got = measure(systems.get(one)?)? / measure(systems.get(other)?)?;
-        let (held, wanted) = match bound {
-            AtLeast(least) => (got >= least, format!("at least {least}")),
-            AtMost(most) => (got <= most, format!("at most {most}")),
+        let (ours, theirs) = (systems.get(one)?, systems.get(other)?);
+        let measured = |medians: &Option<Medians>| medians.as_ref().and_then(measure);
+        let got = measured(ours).zip(measured(theirs)).map(|(ours, theirs)| ours / theirs);
+        let wanted = match bound {
+            AtLeast(least) => format!("at least {least}"),
+            AtMost(most) => format!("at most {most}"),
         };
+        let held = got.map(|got| match bound {
+            AtLeast(least) => got >= least,
+            AtMost(most) => got <= most,
+        });
         Some(Bar { what: format!("{name}, {one} over {other}"), wanted, got, held })
     };
     rules(database, workload).into_iter().filter_map(judged).collect()

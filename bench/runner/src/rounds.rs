@@ -110,10 +110,11 @@ pub fn database_name(database: Database) -> &'static str {
 
 /// Only a run that delivered everything, once and in order.
 fn counts(report: Report) -> Result<Report> {
-    let Report { missing, duplicates, out_of_order, per_s, .. } = report;
+    let Report { missing, duplicates, out_of_order, .. } = report;
     anyhow::ensure!(
         report.ok,
-        "{missing} missing, {duplicates} twice, {out_of_order} out of order, or effects that are not there once ({per_s:.0}/s)"
+        "{missing} missing, {duplicates} twice, {out_of_order} out of order, or effects that are not there once: {}",
+        in_short(&report).trim_start()
     );
     Ok(report)
 }

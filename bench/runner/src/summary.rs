@@ -61,8 +61,11 @@ pub struct Summary {
 
 impl Summary {
     pub fn of(course: &Course, rounds: u32, all: &[Runs]) -> Self {
+        let entrants: BTreeMap<_, _> =
+            all.iter().map(|runs| (runs.entrant.name.clone(), Medians::of(runs))).collect();
+        let bars = bars::judge(course.database, course.workload, &entrants);
         let systems: BTreeMap<_, _> =
-            all.iter().filter_map(|runs| Some((runs.entrant.name.clone(), Medians::of(runs)?))).collect();
+            entrants.into_iter().filter_map(|(name, medians)| Some((name, medians?))).collect();
         let ours = systems.get(OURS);
         let others = systems.iter().filter(|(name, _)| *name != OURS);
         let ratios =
@@ -75,7 +78,7 @@ impl Summary {
             db: database_name(course.database),
             workload: course.workload.name(),
             rounds,
-            bars: bars::judge(course.database, course.workload, &systems),
+            bars,
             ok: !failures.keys().any(vouched_for),
             systems,
             ratios,

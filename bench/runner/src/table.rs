@@ -44,11 +44,17 @@ pub fn render(summary: &Summary) -> String {
         text += &aligned(&["throughput", "p50", "p99", "log bytes"], rows);
     }
     for bar in &summary.bars {
-        let held = if bar.held { "held  " } else { "MISSED" };
-        text += &format!("{held} {}: {:.2}, wanted {}\n", bar.what, bar.got, bar.wanted);
+        let (held, got) = match (bar.held, bar.got) {
+            (Some(true), Some(got)) => ("held  ", format!("{got:.2}")),
+            (_, Some(got)) => ("MISSED", format!("{got:.2}")),
+            (_, None) => ("open  ", "one of them has no run that counts".to_owned()),
+        };
+        text += &format!("{held} {}: {got}, wanted {}\n", bar.what, bar.wanted);
     }
     for (name, failures) in &summary.failures {
-        text += &format!("{name}: {} runs do not count: {}\n", failures.len(), failures[0]);
+        for failure in failures {
+            text += &format!("{name}: a run does not count: {failure}\n");
+        }
     }
     text
 }

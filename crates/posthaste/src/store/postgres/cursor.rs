@@ -51,8 +51,7 @@ impl Ask for Acquiring {
 
 pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim) -> Result<Acquired> {
     let acquiring = Acquiring(claim.clone());
-    let Answer { fate, messages } = match claim.is_transactional {
-        // Its statement locks the partition too.
+    let Answer { fate, messages } = match goes_alone(store, claim) {
         true => together::alone(store, acquiring).await?,
         false => together::ask(store, acquiring).await?,
     };
@@ -112,7 +111,8 @@ impl Ask for Settling {
     }
 
     fn statement(store: &PostgresStore, asks: &[Self]) -> Query<'static, Postgres, PgArguments> {
-        let burials = || asks.iter().flat_map(|ask| ask.settlement.burials.iter().map(move |burial| (ask, burial)));
+        let burials =
+            || asks.iter().flat_map(|ask| ask.settlement.burials.iter().map(move |burial| (ask, burial)));
         query(&store.sql().settle)
             .bind(READER)
             .bind(asks.iter().all(|ask| !ask.claim.is_transactional))
@@ -138,6 +138,12 @@ impl Ask for Settling {
     }
 }
 
+/// A claim of a handler that works in transactions has other locks and another commit than the rest. Behind a pooler a statement
+/// is one of a transaction, and others may have to wait for what is between them.
+fn goes_alone(store: &PostgresStore, claim: &Claim) -> bool {
+    claim.is_transactional || store.is_pooled()
+}
+
 fn each<A, T>(asks: &[A], value: impl Fn(&A) -> T) -> Vec<T> {
     asks.iter().map(value).collect()
 }
@@ -149,8 +155,7 @@ pub(super) async fn settle(
     settlement: &Settlement,
 ) -> Result<Settled> {
     let settling = Settling::new(queue, claim, settlement);
-    let answer = match claim.is_transactional {
-        // It is as durable as the role's other commits.
+    let answer = match goes_alone(store, claim) {
         true => together::alone(store, settling).await?,
         false => together::ask(store, settling).await?,
     };

@@ -1,11 +1,13 @@
 //! What several partitions ask for at the same moment is asked of the database in one statement: a tick wakes the processors of
 //! all partitions that it found something for, and with a message a transaction that is many partitions and few messages.
 //!
-//! Nobody waits for company. What is asked while others' statement is under way goes together with the next.
+//! Nobody waits for company: what is asked while a statement is under way goes together with the next one, or alone if that one
+//! is slow.
 
 use std::{
     collections::BTreeMap,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use sqlx::{
@@ -18,8 +20,8 @@ use tokio::sync::{Semaphore, oneshot};
 use super::PostgresStore;
 use crate::store::{Result, answer::no_answer};
 
-/// How many statements of a kind at once. More than a few would leave nobody to go together with.
-const STATEMENTS: usize = 2;
+/// How long to wait for the answer to others: two statements at once cost more than one for both.
+const PATIENCE: Duration = Duration::from_millis(10);
 /// From so many messages on, a statement is long enough, and its messages would wait for those of others.
 const ENOUGH: u64 = 1000;
 
@@ -49,12 +51,12 @@ struct Asked<A> {
 /// What was asked for and is not under way.
 pub(super) struct Together<A> {
     waiting: Mutex<Vec<Asked<A>>>,
-    turns: Semaphore,
+    turn: Semaphore,
 }
 
 impl<A: Ask> Together<A> {
     pub(super) fn new() -> Self {
-        Self { waiting: Mutex::default(), turns: Semaphore::new(STATEMENTS) }
+        Self { waiting: Mutex::default(), turn: Semaphore::new(1) }
     }
 
     /// Whoever is the first to wait has to see that a statement is on its way.
@@ -98,12 +100,13 @@ fn begin<A: Ask>(store: PostgresStore) {
 async fn answer_waiting<A: Ask>(store: PostgresStore) {
     // Whoever was woken at the same moment asks now.
     tokio::task::yield_now().await;
-    let Ok(_turn) = A::gathered(&store).turns.acquire().await else { return };
+    let _turn = tokio::time::timeout(PATIENCE, A::gathered(&store).turn.acquire()).await;
     let (together, is_more) = A::gathered(&store).take();
     if is_more {
         begin::<A>(store.clone());
     }
-    let (asks, answers): (Vec<_>, Vec<_>) = together.into_iter().map(|asked| (asked.ask, asked.answer)).unzip();
+    let (asks, answers): (Vec<_>, Vec<_>) =
+        together.into_iter().map(|asked| (asked.ask, asked.answer)).unzip();
     match answers_to(&store, &asks).await {
         Ok(found) => found.into_iter().zip(answers).for_each(|(found, answer)| drop(answer.send(Ok(found)))),
         Err(error) if asks.len() == 1 => {

@@ -7,13 +7,13 @@ use super::{Db, count, fresh};
 use crate::stage::{Memory, builder, eventually, grows_to, insert_by_hand, millis, register, secs, settled};
 
 /// Calls of the statements on our tables since the last reset, by what they are.
-async fn calls(pool: &PgPool, like: &str) -> i64 {
+pub async fn calls(pool: &PgPool, like: &str) -> i64 {
     let sql = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
                WHERE d.datname = current_database() AND query LIKE $1 AND query NOT LIKE '%pg_stat_statements%'";
     sqlx::query_scalar(sql).bind(like).fetch_one(pool).await.unwrap()
 }
 
-async fn reset(pool: &PgPool) {
+pub async fn reset(pool: &PgPool) {
     let sql = "SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)";
     sqlx::query(sql).execute(pool).await.unwrap();
 }

@@ -8,6 +8,7 @@ mod exactly_once;
 mod monitor;
 mod pooler;
 mod schema;
+mod together;
 mod transactional_constraints;
 mod transactional_cost;
 mod transactional_sessions;
