@@ -14,6 +14,8 @@ mod remains;
 mod segments;
 mod statements;
 mod tables;
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+mod together;
 
 #[cfg(feature = "mysql")]
 pub(crate) mod mysql;
@@ -22,7 +24,7 @@ pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use sqlx::{Pool, Transaction, pool::PoolConnection};
 use uuid::Uuid;
@@ -201,12 +203,12 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
     fn recover(&self) -> impl Future<Output = Result<u64>> + Send;
 
     /// Takes a partition's lease and reads a batch.
-    fn acquire(&self, queue: &Queue, claim: &Claim) -> impl Future<Output = Result<Acquired>> + Send;
+    fn acquire(&self, queue: &Arc<Queue>, claim: &Claim) -> impl Future<Output = Result<Acquired>> + Send;
 
     /// Moves a partition's cursor; the only way it moves.
     fn settle(
         &self,
-        queue: &Queue,
+        queue: &Arc<Queue>,
         claim: &Claim,
         settlement: &Settlement,
     ) -> impl Future<Output = Result<Settled>> + Send;

@@ -18,8 +18,8 @@ use crate::{
 };
 
 /// The newest link of a partition's cursor.
-struct Tip {
-    epoch: i64,
+pub(super) struct Tip {
+    pub(super) epoch: i64,
     processed_seq: i64,
     attempts: i32,
     owner: Option<Uuid>,
@@ -30,33 +30,84 @@ struct Tip {
     is_paused: bool,
 }
 
+impl Tip {
+    pub(super) fn of(row: &MySqlRow) -> Result<Self> {
+        let left: i64 = row.try_get("micros_left")?;
+        Ok(Self {
+            epoch: row.try_get("epoch")?,
+            processed_seq: row.try_get("processed_seq")?,
+            attempts: row.try_get("attempts")?,
+            owner: owner(row)?,
+            last_error: row.try_get("last_error")?,
+            is_free: row.try_get::<i64, _>("is_free")? != 0,
+            left: Duration::from_micros(u64::try_from(left).unwrap_or_default()),
+            head: row.try_get("head")?,
+            is_paused: row.try_get::<i64, _>("is_paused")? != 0,
+        })
+    }
+
+    /// What there is to take; or why nothing is.
+    pub(super) fn offer(self, claim: &Claim) -> Result<Offer, Acquired> {
+        if self.processed_seq >= self.head {
+            return Err(Acquired::Empty);
+        }
+        if self.is_paused {
+            return Err(Acquired::Paused);
+        }
+        if !self.is_free {
+            return Err(Acquired::Held(self.left));
+        }
+        let is_mine = self.owner == Some(claim.owner);
+        // A link of our own that no handler was called for was only a reply that got lost, and no try.
+        let is_try = !is_mine || self.epoch == claim.handled_epoch;
+        Ok(Offer {
+            epoch: self.epoch,
+            processed_seq: self.processed_seq,
+            attempts: self.attempts.saturating_add(i32::from(is_try)),
+            // Whoever had the lease died with it: the one message that may have killed it comes alone.
+            most: if self.owner.is_none() { size(claim.batch_size) } else { 1 },
+            last_error: self.last_error,
+        })
+    }
+}
+
+/// A lease that can be taken, behind the link of this epoch.
+pub(super) struct Offer {
+    pub(super) epoch: i64,
+    pub(super) processed_seq: i64,
+    pub(super) attempts: i32,
+    pub(super) most: i32,
+    last_error: Option<String>,
+}
+
+impl Offer {
+    /// The batch under the lease, which is taken now; or the seq of the message that is missing in it.
+    pub(super) fn leased(
+        self,
+        rows: &[MySqlRow],
+        queue: &Queue,
+        claim: &Claim,
+    ) -> Result<Result<Leased, i64>> {
+        let attempts = u32::try_from(self.attempts).unwrap_or_default();
+        leased(rows, queue, claim, self.epoch + 1, self.processed_seq, attempts, self.last_error)
+    }
+}
+
 /// Looks, appends to what was seen, reads. What was seen of a link stays true for as long as it is the newest.
 pub(super) async fn acquire(store: &MySqlStore, queue: &Queue, claim: &Claim) -> Result<Acquired> {
     let tip = look(store, claim).await?.ok_or_else(|| no_cursor(queue, claim))?;
-    if tip.processed_seq >= tip.head {
-        return Ok(Acquired::Empty);
+    let offer = match tip.offer(claim) {
+        Ok(offer) => offer,
+        Err(nothing) => return Ok(nothing),
+    };
+    let Offer { epoch, processed_seq, attempts, most, .. } = offer;
+    if !work!(store, ANSWER_LIMIT, |conn| append(store, conn, claim, epoch, attempts))? {
+        return not_appended(store, claim, epoch).await;
     }
-    if tip.is_paused {
-        return Ok(Acquired::Paused);
-    }
-    if !tip.is_free {
-        return Ok(Acquired::Held(tip.left));
-    }
-    let is_mine = tip.owner == Some(claim.owner);
-    // A link of our own that no handler was called for was only a reply that got lost, and no try.
-    let is_try = !is_mine || tip.epoch == claim.handled_epoch;
-    let attempts = tip.attempts.saturating_add(i32::from(is_try));
-    if !work!(store, ANSWER_LIMIT, |conn| append(store, conn, claim, tip.epoch, attempts))? {
-        return not_appended(store, claim, tip.epoch).await;
-    }
-    // Whoever had the lease died with it: the one message that may have killed it comes alone.
-    let most = if tip.owner.is_none() { size(claim.batch_size) } else { 1 };
-    let (epoch, processed_seq) = (tip.epoch + 1, tip.processed_seq);
     let rows = work!(store, ANSWER_LIMIT, |conn| read(store, conn, claim.partition_id, processed_seq, most))?;
-    let attempts = u32::try_from(attempts).unwrap_or_default();
-    match leased(&rows, queue, claim, epoch, processed_seq, attempts, tip.last_error)? {
+    match offer.leased(&rows, queue, claim)? {
         Ok(leased) => Ok(Acquired::Batch(leased)),
-        Err(missing) => Err(incomplete(queue, claim, missing, is_mine_now(store, claim, epoch).await)),
+        Err(missing) => Err(incomplete(queue, claim, missing, is_mine_now(store, claim, epoch + 1).await)),
     }
 }
 
@@ -69,22 +120,7 @@ async fn look(store: &MySqlStore, claim: &Claim) -> Result<Option<Tip>> {
             .bind(READER)
             .bind(claim.partition_id)
     };
-    let rows = store.fetch(statement).await?;
-    let tip = |row: &MySqlRow| {
-        let left: i64 = row.try_get("micros_left")?;
-        Ok(Tip {
-            epoch: row.try_get("epoch")?,
-            processed_seq: row.try_get("processed_seq")?,
-            attempts: row.try_get("attempts")?,
-            owner: owner(row)?,
-            last_error: row.try_get("last_error")?,
-            is_free: row.try_get::<i64, _>("is_free")? != 0,
-            left: Duration::from_micros(u64::try_from(left).unwrap_or_default()),
-            head: row.try_get("head")?,
-            is_paused: row.try_get::<i64, _>("is_paused")? != 0,
-        })
-    };
-    rows.first().map(tip).transpose()
+    store.fetch(statement).await?.first().map(Tip::of).transpose()
 }
 
 /// Whether the lease is taken now: the link that was looked at was still the newest, and nothing had it locked.
@@ -136,7 +172,10 @@ async fn read(
         .bind(last)
         .bind(processed_seq + 1)
         .bind(last);
-    let rows = statement.fetch_all(conn).await?;
+    in_order(statement.fetch_all(conn).await?)
+}
+
+pub(super) fn in_order(rows: Vec<MySqlRow>) -> Result<Vec<MySqlRow>> {
     let mut placed = rows
         .into_iter()
         .map(|row| Ok((row.try_get("seq")?, row)))
@@ -230,18 +269,32 @@ async fn next(
     settlement: &Settlement,
 ) -> Result<Settled> {
     let (partition_id, processed_seq) = (claim.partition_id, settlement.processed_seq);
-    if settlement.go_on {
-        let rows = read(store, conn, partition_id, processed_seq, size(claim.batch_size)).await?;
-        if rows.is_empty() {
-            return Ok(Settled::Released { has_more: false });
-        }
-        let leased = leased(&rows, queue, claim, settlement.epoch + 1, processed_seq, 1, None)?;
-        // If a message is missing in the next batch, this one is settled all the same; whoever acquires will find out.
-        return Ok(leased.map_or(Settled::Released { has_more: true }, Settled::Next));
+    let rows = if settlement.go_on {
+        read(store, conn, partition_id, processed_seq, size(claim.batch_size)).await?
+    } else {
+        query(&store.sql().head).bind(partition_id).fetch_all(conn).await?
+    };
+    next_of(&rows, queue, claim, settlement)
+}
+
+/// The rows of the next batch, in order; or, if the lease is to be let go, that of the head.
+pub(super) fn next_of(
+    rows: &[MySqlRow],
+    queue: &Queue,
+    claim: &Claim,
+    settlement: &Settlement,
+) -> Result<Settled> {
+    let processed_seq = settlement.processed_seq;
+    if !settlement.go_on {
+        let head: i64 = rows.first().map_or(Ok(0), |row| row.try_get(0))?;
+        return Ok(Settled::Released { has_more: head > processed_seq });
     }
-    let head = query(&store.sql().head).bind(partition_id).fetch_optional(conn).await?;
-    let head: i64 = head.map_or(Ok(0), |row| row.try_get(0))?;
-    Ok(Settled::Released { has_more: head > processed_seq })
+    if rows.is_empty() {
+        return Ok(Settled::Released { has_more: false });
+    }
+    let leased = leased(rows, queue, claim, settlement.epoch + 1, processed_seq, 1, None)?;
+    // If a message is missing in the next batch, this one is settled all the same; whoever acquires will find out.
+    Ok(leased.map_or(Settled::Released { has_more: true }, Settled::Next))
 }
 
 /// Moves the cursor and writes the dead letters; or neither, if the lease was taken over.

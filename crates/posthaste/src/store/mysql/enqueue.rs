@@ -1,6 +1,10 @@
 //! What goes in: queues and messages.
 
-use sqlx::{AssertSqlSafe, Connection, MySqlConnection, Row, mysql::MySqlRow};
+use sqlx::{
+    AssertSqlSafe, Connection, MySql, MySqlConnection, Row,
+    mysql::{MySqlArguments, MySqlRow},
+    query::Query,
+};
 use uuid::Uuid;
 
 use super::{MySqlStore, NO_SAVEPOINT, Tries, number, query, work};
@@ -182,8 +186,9 @@ async fn write_and_pend(
     messages: &[NewMessage<'_>],
     ids: &mut Vec<i64>,
 ) -> Result<()> {
-    let written = write_chunk(store, conn, messages).await?;
-    ids.extend_from_slice(&written);
+    let before = ids.len();
+    write_chunk(store, conn, messages, ids).await?;
+    let written = ids.get(before..).unwrap_or_default();
     if written.len() != messages.len() {
         return Err(OutboxError::Unsuitable(format!(
             "the server gave {} ids for {} messages",
@@ -191,9 +196,13 @@ async fn write_and_pend(
             messages.len()
         )));
     }
-    let pending: Vec<_> =
-        written.iter().zip(messages).map(|(id, message)| (*id, message.partition_id)).collect();
-    query(&store.sql().pend).bind(json(&pending)).execute(conn).await?;
+    let pend = if let ([id], [message]) = (written, messages) {
+        query(&store.sql().pend_one).bind(*id).bind(message.partition_id)
+    } else {
+        let pending = written.iter().zip(messages).map(|(id, message)| (*id, message.partition_id));
+        query(&store.sql().pend).bind(json(&pending.collect::<Vec<_>>()))
+    };
+    pend.execute(conn).await?;
     Ok(())
 }
 
@@ -207,14 +216,47 @@ async fn take_back(store: &MySqlStore, conn: &mut MySqlConnection, ids: &[i64]) 
     }
 }
 
+/// Writes them, and says which ids they got, also of those before one that the server refuses.
 async fn write_chunk(
     store: &MySqlStore,
     conn: &mut MySqlConnection,
     messages: &[NewMessage<'_>],
-) -> Result<Vec<i64>> {
+    ids: &mut Vec<i64>,
+) -> Result<()> {
     if let [message] = messages {
-        return Ok(vec![write_one(store, conn, message).await?]);
+        ids.push(write_one(store, conn, message).await?);
+    } else if store.shared.is_mariadb {
+        write_rows(store, conn, messages, ids).await?;
+    } else {
+        ids.extend(write_list(store, conn, messages).await?);
     }
+    Ok(())
+}
+
+/// As rows of parameters, in statements of few sizes.
+async fn write_rows(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    messages: &[NewMessage<'_>],
+    ids: &mut Vec<i64>,
+) -> Result<()> {
+    let mut rest = messages;
+    for (size, statement) in &store.shared.enqueues_mariadb {
+        while let Some((rows, behind)) = rest.split_at_checked(*size) {
+            let statement = rows.iter().fold(query(statement), bind_message);
+            ids.extend(ids_of(&statement.fetch_all(&mut *conn).await?)?);
+            rest = behind;
+        }
+    }
+    Ok(())
+}
+
+/// As a list, and all payloads behind each other.
+async fn write_list(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    messages: &[NewMessage<'_>],
+) -> Result<Vec<i64>> {
     let mut payloads = Vec::with_capacity(messages.iter().map(|message| message.payload.len()).sum());
     let rows = messages.iter().map(|message| {
         // The server counts from 1.
@@ -224,10 +266,6 @@ async fn write_chunk(
         (*partition_id, &**payload_type, key.as_deref(), headers.as_deref(), begins, payload.len())
     });
     let rows = json(&rows.collect::<Vec<_>>()).into_bytes();
-    if store.shared.is_mariadb {
-        let statement = query(&store.sql().enqueue_mariadb).bind(payloads).bind(rows);
-        return ids_of(&statement.fetch_all(conn).await?);
-    }
     let tag = Uuid::new_v4().as_u64_pair().0.cast_signed();
     let written =
         query(&store.sql().enqueue_mysql).bind(tag).bind(payloads).bind(rows).execute(&mut *conn).await?;
@@ -236,15 +274,20 @@ async fn write_chunk(
 }
 
 async fn write_one(store: &MySqlStore, conn: &mut MySqlConnection, message: &NewMessage<'_>) -> Result<i64> {
-    let written = query(&store.sql().enqueue_one)
+    let written = bind_message(query(&store.sql().enqueue_one), message).execute(conn).await?;
+    Ok(written.last_insert_id().cast_signed())
+}
+
+fn bind_message<'q>(
+    statement: Query<'q, MySql, MySqlArguments>,
+    message: &'q NewMessage<'_>,
+) -> Query<'q, MySql, MySqlArguments> {
+    statement
         .bind(message.partition_id)
         .bind(&*message.payload_type)
         .bind(message.key.as_deref().map(str::as_bytes))
         .bind(message.headers.as_deref().map(str::as_bytes))
         .bind(&*message.payload)
-        .execute(conn)
-        .await?;
-    Ok(written.last_insert_id().cast_signed())
 }
 
 /// In the order of the messages: ids are given row by row.

@@ -13,6 +13,7 @@ mod migrate;
 mod peek;
 mod statements;
 mod tick;
+mod together;
 mod transaction;
 mod vacuum;
 mod wake;
@@ -27,7 +28,7 @@ use sqlx::{
 };
 use uuid::Uuid;
 
-use self::statements::{Statements, fill, names};
+use self::statements::{Statements, enqueues_mariadb, fill, names};
 use super::{
     Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lagging, Lock, NewMessage,
     NewsChannel, Picked, Queue, Removed, Result, Selection, Session, Settled, Settlement, Store, Surveyed,
@@ -36,6 +37,7 @@ use super::{
     connections::{Connections, Taken},
     failure::Failure,
     sealed,
+    together::Together,
 };
 use crate::{
     DeadLetterMessage, OutboxError, OutboxMessage, OutboxMessageId, Partitions, enqueued::EnqueuedMessage,
@@ -114,6 +116,10 @@ struct Shared {
     handler_connections: Arc<Connections<MySql>>,
     /// MariaDB returns the ids of what is inserted.
     is_mariadb: bool,
+    /// For so many messages each, largest first.
+    enqueues_mariadb: Vec<(usize, Arc<str>)>,
+    acquires: Together<MySqlStore, together::Acquiring>,
+    settlements: Together<MySqlStore, together::Settling>,
     /// The most bytes of one statement.
     max_packet: usize,
 }
@@ -133,14 +139,18 @@ impl MySqlStore {
         migrate::check_version(&mut conn, &database, tables).await?;
         conn.close().await.ok();
         let names = names(Some(&database), tables);
+        let statements = Statements::render(|sql| fill(&names, sql));
         Ok(Self {
             shared: Arc::new(Shared {
-                statements: Statements::render(|sql| fill(&names, sql)),
+                enqueues_mariadb: enqueues_mariadb(&statements.enqueue_mariadb),
+                statements,
                 process_id: Uuid::new_v4(),
                 connections,
                 handler_connections,
                 is_mariadb: server.is_mariadb,
                 max_packet: server.max_packet,
+                acquires: Together::default(),
+                settlements: Together::default(),
             }),
         })
     }
@@ -377,12 +387,12 @@ impl Store for MySqlStore {
         tick::recover(self).await
     }
 
-    async fn acquire(&self, queue: &Queue, claim: &Claim) -> Result<Acquired> {
-        cursor::acquire(self, queue, claim).await
+    async fn acquire(&self, queue: &Arc<Queue>, claim: &Claim) -> Result<Acquired> {
+        together::acquire(self, queue, claim).await
     }
 
-    async fn settle(&self, queue: &Queue, claim: &Claim, settlement: &Settlement) -> Result<Settled> {
-        cursor::settle(self, queue, claim, settlement).await
+    async fn settle(&self, queue: &Arc<Queue>, claim: &Claim, settlement: &Settlement) -> Result<Settled> {
+        together::settle(self, queue, claim, settlement).await
     }
 
     async fn handling(&self) -> Result<Handling<MySql>> {

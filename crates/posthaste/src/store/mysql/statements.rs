@@ -27,6 +27,7 @@ statements!(
     pause,
     peek,
     pend,
+    pend_one,
     pick_dead_letters,
     read,
     read_dead_letters,
@@ -56,6 +57,17 @@ statements!(
 
 /// The server's clock, whatever the session's time zone.
 pub(super) const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+
+/// How many messages a statement of MariaDB's has, largest first: each of these texts may stay prepared in a caller's session, with
+/// some 4 KB a message on the server.
+const SIZES: [usize; 7] = [100, 50, 20, 10, 5, 2, 1];
+
+/// The statements that write so many messages on MariaDB.
+pub(super) fn enqueues_mariadb(statement: &str) -> Vec<(usize, std::sync::Arc<str>)> {
+    let row = format!("({NOW}, ?, ?, CONVERT(? USING utf8mb4), CONVERT(? USING utf8mb4), ?)");
+    let text = |size| statement.replace("{rows}", &vec![row.as_str(); size].join(", "));
+    SIZES.map(|size| (size, text(size).into())).to_vec()
+}
 
 /// In a database, or in the connection's own.
 pub(super) fn names(database: Option<&str>, tables: &Tables) -> Names {

@@ -1,6 +1,6 @@
 //! What gives messages to processors, and settles.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use sqlx::{
     Postgres, Row, Transaction,
@@ -9,30 +9,41 @@ use sqlx::{
 };
 use uuid::Uuid;
 
-use super::{
-    PostgresStore, answer, query,
-    together::{self, Answer, Ask, Together},
-};
+use super::{PostgresStore, answer, query};
 use crate::store::{
     Acquired, Claim, Leased, Queue, READER, Result, Settled, Settlement,
     batch::{Read, count, incomplete, messages, millis, no_cursor, size},
+    together::{self, Ask, Together},
 };
 
 /// The first moment there is to PostgreSQL, which is how it sends times: the year 2000, in microseconds since 1970.
 const FIRST_MOMENT_US: i64 = 946_684_800_000_000;
 
+/// What the database says about a partition.
+#[derive(Default)]
+pub(super) struct Answer {
+    /// What became of it; none if the statement had nothing to say.
+    fate: Option<PgRow>,
+    messages: Vec<PgRow>,
+}
+
+/// Which rows are about which of the partitions.
+fn answers(rows: Vec<PgRow>, partition_ids: impl Iterator<Item = i32>) -> Result<Vec<Answer>> {
+    let mut answers: BTreeMap<i32, Answer> = BTreeMap::new();
+    for row in rows {
+        let answer = answers.entry(row.try_get("partition_id")?).or_default();
+        match row.try_get::<Option<i64>, _>("seq")? {
+            Some(_) => answer.messages.push(row),
+            None => answer.fate = Some(row),
+        }
+    }
+    Ok(partition_ids.map(|id| answers.remove(&id).unwrap_or_default()).collect())
+}
+
 /// A lease to take.
 pub(super) struct Acquiring(Claim);
 
-impl Ask for Acquiring {
-    fn partition_id(&self) -> i32 {
-        self.0.partition_id
-    }
-
-    fn most(&self) -> u32 {
-        self.0.batch_size
-    }
-
+impl Acquiring {
     fn statement(store: &PostgresStore, asks: &[Self]) -> Query<'static, Postgres, PgArguments> {
         query(&store.sql().acquire)
             .bind(READER)
@@ -43,16 +54,36 @@ impl Ask for Acquiring {
             .bind(each(asks, |Self(claim)| size(claim.batch_size)))
             .bind(each(asks, |Self(claim)| claim.handled_epoch))
     }
+}
 
-    fn gathered(store: &PostgresStore) -> &Together<Self> {
+impl Ask<PostgresStore> for Acquiring {
+    type Answer = Answer;
+
+    fn partition_id(&self) -> i32 {
+        self.0.partition_id
+    }
+
+    fn most(&self) -> u32 {
+        self.0.batch_size
+    }
+
+    fn gathered(store: &PostgresStore) -> &Together<PostgresStore, Self> {
         &store.shared.acquires
+    }
+
+    async fn answer(&self, store: &PostgresStore) -> Result<Answer> {
+        only(Self::answers(store, std::slice::from_ref(self)).await?)
+    }
+
+    async fn answers(store: &PostgresStore, asks: &[Self]) -> Result<Vec<Answer>> {
+        answers(store.fetch(Self::statement(store, asks)).await?, asks.iter().map(Self::partition_id))
     }
 }
 
 pub(super) async fn acquire(store: &PostgresStore, queue: &Queue, claim: &Claim) -> Result<Acquired> {
     let acquiring = Acquiring(claim.clone());
     let Answer { fate, messages } = match goes_alone(store, claim) {
-        true => together::alone(store, acquiring).await?,
+        true => acquiring.answer(store).await?,
         false => together::ask(store, acquiring).await?,
     };
     let fate = fate.ok_or_else(|| no_cursor(queue, claim))?;
@@ -99,17 +130,6 @@ impl Settling {
             partition,
         }
     }
-}
-
-impl Ask for Settling {
-    fn partition_id(&self) -> i32 {
-        self.claim.partition_id
-    }
-
-    fn most(&self) -> u32 {
-        if self.settlement.go_on { self.claim.batch_size } else { 0 }
-    }
-
     fn statement(store: &PostgresStore, asks: &[Self]) -> Query<'static, Postgres, PgArguments> {
         let burials =
             || asks.iter().flat_map(|ask| ask.settlement.burials.iter().map(move |burial| (ask, burial)));
@@ -132,10 +152,34 @@ impl Ask for Settling {
             .bind(burials().map(|(ask, _)| ask.queue.to_string()).collect::<Vec<_>>())
             .bind(burials().map(|(ask, _)| ask.partition.cast_signed()).collect::<Vec<_>>())
     }
+}
 
-    fn gathered(store: &PostgresStore) -> &Together<Self> {
+impl Ask<PostgresStore> for Settling {
+    type Answer = Answer;
+
+    fn partition_id(&self) -> i32 {
+        self.claim.partition_id
+    }
+
+    fn most(&self) -> u32 {
+        if self.settlement.go_on { self.claim.batch_size } else { 0 }
+    }
+
+    fn gathered(store: &PostgresStore) -> &Together<PostgresStore, Self> {
         &store.shared.settlements
     }
+
+    async fn answer(&self, store: &PostgresStore) -> Result<Answer> {
+        only(Self::answers(store, std::slice::from_ref(self)).await?)
+    }
+
+    async fn answers(store: &PostgresStore, asks: &[Self]) -> Result<Vec<Answer>> {
+        answers(store.fetch(Self::statement(store, asks)).await?, asks.iter().map(Self::partition_id))
+    }
+}
+
+fn only(answers: Vec<Answer>) -> Result<Answer> {
+    Ok(answers.into_iter().next().ok_or(sqlx::Error::RowNotFound)?)
 }
 
 /// A claim of a handler that works in transactions has other locks and another commit than the rest. Behind a pooler a statement
@@ -156,7 +200,7 @@ pub(super) async fn settle(
 ) -> Result<Settled> {
     let settling = Settling::new(queue, claim, settlement);
     let answer = match goes_alone(store, claim) {
-        true => together::alone(store, settling).await?,
+        true => settling.answer(store).await?,
         false => together::ask(store, settling).await?,
     };
     match settled(queue, claim, settlement, &answer)? {
@@ -175,7 +219,7 @@ pub(super) async fn settle_within(
     let settling = [Settling::new(queue, claim, settlement)];
     let statement = Settling::statement(store, &settling).persistent(!store.is_pooled());
     let rows = answer(statement.fetch_all(&mut *transaction)).await?;
-    let found = together::sorted(rows, &settling)?.remove(0);
+    let found = only(answers(rows, std::iter::once(claim.partition_id))?)?;
     // If a message is missing in the next batch, this one is settled all the same; whoever acquires will find out.
     let settled = settled(queue, claim, settlement, &found)?.unwrap_or(Settled::Released { has_more: true });
     match settled {

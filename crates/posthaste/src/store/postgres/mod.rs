@@ -8,7 +8,6 @@ mod migrate;
 mod peek;
 mod statements;
 mod tick;
-mod together;
 mod transaction;
 mod vacuum;
 mod wake;
@@ -30,7 +29,6 @@ use uuid::Uuid;
 use self::{
     cursor::{Acquiring, Settling},
     statements::{Statements, fill, names},
-    together::Together,
 };
 use super::{
     Acquired, Backend, Begun, Change, Claim, Enqueued, Handling, Kept, Lagging, Lock, NewMessage,
@@ -40,6 +38,7 @@ use super::{
     connections::{Connections, Taken},
     failure::Failure,
     sealed,
+    together::Together,
 };
 use crate::{
     DeadLetterMessage, OutboxError, OutboxMessage, OutboxMessageId, Partitions, enqueued::EnqueuedMessage,
@@ -111,8 +110,8 @@ struct Shared {
     handler_connections: Arc<Connections<Postgres>>,
     /// For notifications, which need nothing of a worker's session.
     notifier: Mutex<Option<PgConnection>>,
-    acquires: Together<Acquiring>,
-    settlements: Together<Settling>,
+    acquires: Together<PostgresStore, Acquiring>,
+    settlements: Together<PostgresStore, Settling>,
     /// Between us and the server is a pooler that gives each transaction another session: no LISTEN, no session
     /// settings, no prepared statements that last, and each statement in a transaction of its own.
     is_pooled: bool,
@@ -146,8 +145,8 @@ impl PostgresStore {
                 connections,
                 handler_connections,
                 notifier: Mutex::default(),
-                acquires: Together::new(),
-                settlements: Together::new(),
+                acquires: Together::default(),
+                settlements: Together::default(),
                 is_pooled,
             }),
         })
@@ -364,11 +363,11 @@ impl Store for PostgresStore {
         tick::recover(self).await
     }
 
-    async fn acquire(&self, queue: &Queue, claim: &Claim) -> Result<Acquired> {
+    async fn acquire(&self, queue: &Arc<Queue>, claim: &Claim) -> Result<Acquired> {
         cursor::acquire(self, queue, claim).await
     }
 
-    async fn settle(&self, queue: &Queue, claim: &Claim, settlement: &Settlement) -> Result<Settled> {
+    async fn settle(&self, queue: &Arc<Queue>, claim: &Claim, settlement: &Settlement) -> Result<Settled> {
         cursor::settle(self, queue, claim, settlement).await
     }
 

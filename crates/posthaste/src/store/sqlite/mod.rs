@@ -346,11 +346,11 @@ impl Store for SqliteStore {
         tick::recover(self).await
     }
 
-    async fn acquire(&self, queue: &Queue, claim: &Claim) -> Result<Acquired> {
+    async fn acquire(&self, queue: &Arc<Queue>, claim: &Claim) -> Result<Acquired> {
         cursor::acquire(self, queue, claim).await
     }
 
-    async fn settle(&self, queue: &Queue, claim: &Claim, settlement: &Settlement) -> Result<Settled> {
+    async fn settle(&self, queue: &Arc<Queue>, claim: &Claim, settlement: &Settlement) -> Result<Settled> {
         cursor::settle(self, queue, claim, settlement).await
     }
 

@@ -1,13 +1,9 @@
 -- Writes messages; their order is the order of their ids, which are returned.
--- ? all payloads, one behind the other; ? an array of [partition, type, key, headers, where the payload begins, its length], as
--- bytes, so that it does not matter which character set the caller's session is set to
+-- For each: ? partition, ? type, ? key, ? headers, ? payload; key and headers as bytes, so that it does not matter which
+-- character set the caller's session is set to
 -- Writes: incoming. Locks: none but the new rows. On the caller's connection, in the caller's transaction.
--- Differs from the PostgreSQL version in that there are no arrays. One text for any number of messages: the server keeps each
--- text that it has prepared, and a row of parameters takes it 4 KB. Differs from the one for MySQL in that this can return.
+-- Differs from the PostgreSQL version in that there are no arrays. Differs from the one for MySQL in that this can return, and
+-- in that it has rows of parameters: to insert from a list, MariaDB locks the table's counter of ids until the statement ends.
 INSERT INTO {incoming} (created_at, partition_id, payload_type, `key`, headers, payload)
-SELECT {now}, x.partition_id, x.payload_type, x.message_key, x.headers, SUBSTRING(?, x.begins, x.size)
-FROM JSON_TABLE(CONVERT(? USING utf8mb4), '$[*]' COLUMNS (
-    partition_id INT PATH '$[0]', payload_type VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[1]',
-    message_key VARCHAR(255) CHARACTER SET utf8mb4 PATH '$[2]', headers MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[3]',
-    begins BIGINT PATH '$[4]', size BIGINT PATH '$[5]')) x
+VALUES {rows}
 RETURNING id
