@@ -17,10 +17,20 @@ pub(super) enum Read {
     Missing(i64),
 }
 
-/// The messages behind `processed_seq`, whose seqs must run on from it without a hole. The columns are called as in
-/// `messages.sql` of PostgreSQL; times count from `zero_us`.
-pub(super) fn messages<R>(
-    rows: &[R],
+/// A row that says which seq its message has; without the row if the message is not there.
+pub(super) fn placed<R>(row: &R) -> Result<(i64, Option<&R>), sqlx::Error>
+where
+    R: Row,
+    for<'c> &'c str: ColumnIndex<R>,
+    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    let (seq, id): (Option<i64>, Option<i64>) = (row.try_get("seq")?, row.try_get("id")?);
+    Ok((seq.unwrap_or_default(), id.map(|_| row)))
+}
+
+/// The messages behind `processed_seq`, by their seqs, which must run on from it without a hole. Times count from `zero_us`.
+pub(super) fn messages<'r, R>(
+    rows: impl ExactSizeIterator<Item = Result<(i64, Option<&'r R>), sqlx::Error>>,
     queue: &Queue,
     claim: &Claim,
     processed_seq: i64,
@@ -30,17 +40,18 @@ pub(super) fn messages<R>(
 where
     R: Row,
     for<'c> &'c str: ColumnIndex<R>,
-    for<'r> i64: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> String: Decode<'r, R::Database> + Type<R::Database>,
-    for<'r> Vec<u8>: Decode<'r, R::Database> + Type<R::Database>,
+    for<'d> i64: Decode<'d, R::Database> + Type<R::Database>,
+    for<'d> String: Decode<'d, R::Database> + Type<R::Database>,
+    for<'d> Vec<u8>: Decode<'d, R::Database> + Type<R::Database>,
 {
     let mut messages = Vec::with_capacity(rows.len());
     let partition = queue.number_of(claim.partition_id);
-    for (row, expected) in rows.iter().zip(processed_seq + 1..) {
-        let (seq, id): (Option<i64>, Option<i64>) = (row.try_get("seq")?, row.try_get("id")?);
-        let (Some(seq), Some(id)) = (seq.filter(|seq| *seq == expected), id) else {
+    for (row, expected) in rows.zip(processed_seq + 1..) {
+        let (seq, row) = row?;
+        let Some(row) = row.filter(|_| seq == expected) else {
             return Ok(Read::Missing(expected));
         };
+        let id = row.try_get("id")?;
         // Not every database calls a text by that name: MySQL gives its bytes, whatever the session's character set.
         let headers: Option<String> = row.try_get_unchecked("headers")?;
         let headers = headers_of(headers.as_deref(), id)?;

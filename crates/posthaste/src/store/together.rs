@@ -59,6 +59,11 @@ impl<S, A: Ask<S>> Together<S, A> {
         waiting.len() == 1
     }
 
+    fn is_enough(&self) -> bool {
+        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.iter().map(|asked| u64::from(asked.ask.most().max(LEAST))).sum::<u64>() >= ENOUGH
+    }
+
     /// What goes together now, by partition, and whether that leaves some behind.
     fn take(&self) -> (Vec<Asked<A, A::Answer>>, bool) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +98,8 @@ fn begin<S: Clone + Send + Sync + 'static, A: Ask<S>>(store: S) {
 async fn answer_waiting<S: Clone + Send + Sync + 'static, A: Ask<S>>(store: S) {
     // Whoever was woken at the same moment asks now.
     tokio::task::yield_now().await;
-    let _turn = tokio::time::timeout(PATIENCE, A::gathered(&store).turn.acquire()).await;
+    let patience = if A::gathered(&store).is_enough() { Duration::ZERO } else { PATIENCE };
+    let _turn = tokio::time::timeout(patience, A::gathered(&store).turn.acquire()).await;
     let (mut together, is_more) = A::gathered(&store).take();
     if is_more {
         begin::<S, A>(store.clone());

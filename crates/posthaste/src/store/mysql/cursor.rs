@@ -12,7 +12,7 @@ use crate::{
     store::{
         Acquired, Claim, Leased, Queue, READER, Result, Settled, Settlement,
         answer::{ANSWER_LIMIT, answer},
-        batch::{Read, count, incomplete, messages, millis, no_cursor, size},
+        batch::{Read, count, incomplete, messages, millis, no_cursor, placed, size},
         segments::json,
     },
 };
@@ -197,7 +197,7 @@ fn leased(
     if rows.is_empty() {
         return Ok(Err(processed_seq + 1));
     }
-    Ok(match messages(rows, queue, claim, processed_seq, attempts.saturating_sub(1), 0)? {
+    Ok(match messages(rows.iter().map(placed), queue, claim, processed_seq, attempts.saturating_sub(1), 0)? {
         Read::Messages(messages) => Ok(Leased { epoch, processed_seq, attempts, last_error, messages }),
         Read::Missing(seq) => Err(seq),
     })

@@ -24,18 +24,35 @@ const FIRST_MOMENT_US: i64 = 946_684_800_000_000;
 pub(super) struct Answer {
     /// What became of it; none if the statement had nothing to say.
     fate: Option<PgRow>,
-    messages: Vec<PgRow>,
+    /// The messages of the batch by their seqs, without their rows if they are not there.
+    messages: Vec<(i64, Option<PgRow>)>,
 }
 
 /// Which rows are about which of the partitions.
 fn answers(rows: Vec<PgRow>, partition_ids: impl Iterator<Item = i32>) -> Result<Vec<Answer>> {
-    let mut answers: BTreeMap<i32, Answer> = BTreeMap::new();
+    let (mut answers, mut places, mut messages) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
     for row in rows {
-        let answer = answers.entry(row.try_get("partition_id")?).or_default();
-        match row.try_get::<Option<i64>, _>("seq")? {
-            Some(_) => answer.messages.push(row),
+        let Some(partition_id) = row.try_get::<Option<i32>, _>("partition_id")? else {
+            messages.push((row.try_get::<i64, _>("id")?, Some(row)));
+            continue;
+        };
+        let answer: &mut Answer = answers.entry(partition_id).or_default();
+        match row.try_get::<Option<i64>, _>("first_seq")? {
             None => answer.fate = Some(row),
+            Some(first_seq) => {
+                places.insert((partition_id, first_seq), row.try_get::<Vec<i64>, _>("ids")?);
+            }
         }
+    }
+    messages.sort_unstable_by_key(|(id, _)| *id);
+    let mut message = |wanted| {
+        let found = messages.binary_search_by_key(&wanted, |(id, _)| *id).ok();
+        found.and_then(|found| messages.get_mut(found)?.1.take())
+    };
+    // In the order of their seqs.
+    for ((partition_id, first_seq), ids) in places {
+        let answer = answers.entry(partition_id).or_default();
+        answer.messages.extend((first_seq..).zip(ids).map(|(seq, id)| (seq, message(id))));
     }
     Ok(partition_ids.map(|id| answers.remove(&id).unwrap_or_default()).collect())
 }
@@ -249,7 +266,7 @@ fn settled(
 /// The batch under a lease that was just taken or renewed; or the seq of the message that is missing in it.
 fn leased(
     fate: &PgRow,
-    rows: &[PgRow],
+    rows: &[(i64, Option<PgRow>)],
     queue: &Queue,
     claim: &Claim,
     last_error: Option<String>,
@@ -260,6 +277,7 @@ fn leased(
     if rows.is_empty() {
         return Ok(Err(processed_seq + 1));
     }
+    let rows = rows.iter().map(|(seq, row)| Ok((*seq, row.as_ref())));
     Ok(match messages(rows, queue, claim, processed_seq, attempts.saturating_sub(1), FIRST_MOMENT_US)? {
         Read::Messages(messages) => Ok(Leased { epoch, processed_seq, attempts, last_error, messages }),
         Read::Missing(seq) => Err(seq),

@@ -44,7 +44,7 @@ pub(super) fn fill(names: &Names, sql: &str) -> String {
     let incoming = names.table("incoming").replace('\'', "''");
     let sql = sql
         .replace("{criteria}", include_str!("sql/dead_letter_criteria.sql"))
-        .replace("{messages}", include_str!("sql/messages.sql"));
+        .replace("{places}", include_str!("sql/places.sql"));
     names
         .fill(&sql)
         .replace("{incoming_stamp}", &names.unqualified("incoming_stamp"))

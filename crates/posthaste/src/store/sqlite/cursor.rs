@@ -12,7 +12,7 @@ use super::{
 };
 use crate::store::{
     Acquired, Claim, Leased, Queue, READER, Result, Settled, Settlement,
-    batch::{Read, count, incomplete, messages, millis, no_cursor, size},
+    batch::{Read, count, incomplete, messages, millis, no_cursor, placed, size},
     segments::json,
 };
 
@@ -143,10 +143,13 @@ fn leased(
     if batch.is_empty() {
         return Ok(Err((epoch, processed_seq + 1)));
     }
-    Ok(match messages(batch, queue, claim, processed_seq, attempts.saturating_sub(1), 0)? {
-        Read::Messages(messages) => Ok(Leased { epoch, processed_seq, attempts, last_error, messages }),
-        Read::Missing(seq) => Err((epoch, seq)),
-    })
+    Ok(
+        match messages(batch.iter().map(placed), queue, claim, processed_seq, attempts.saturating_sub(1), 0)?
+        {
+            Read::Messages(messages) => Ok(Leased { epoch, processed_seq, attempts, last_error, messages }),
+            Read::Missing(seq) => Err((epoch, seq)),
+        },
+    )
 }
 
 /// Whether the newest link of a partition's cursor is this one, and ours.

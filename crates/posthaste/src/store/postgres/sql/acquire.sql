@@ -9,7 +9,7 @@
 -- where it appends. Everybody appends in the order of the partitions, so that nobody waits in a circle.
 -- Index: cursor and outgoing by their primary keys, newest first; incoming, partition and queue by id. Subqueries instead of joins leave the
 -- planner no other way, however small it believes the tables to be; OFFSET keeps them apart.
--- For each partition a row without seq says what became of it; then, one by one, come the messages.
+-- For each partition a row says what became of it; then come the places of the messages, then the messages, in no order.
 WITH tip AS MATERIALIZED (
     SELECT a.partition_id, a.owner AS claimant, a.lease_ms, a.most, a.handled_epoch,
            c.epoch, c.processed_seq, c.attempts, c.owner, c.last_error, c.is_free, c.seconds_left, h.head, h.is_paused,
@@ -63,11 +63,18 @@ WITH tip AS MATERIALIZED (
            -- Whoever had the lease died with it: the one message that may have killed it comes alone.
            CASE WHEN l.owner IS NULL THEN l.most ELSE 1 END AS most
     FROM link k JOIN locked l ON l.partition_id = k.partition_id
+), place AS MATERIALIZED (
+{places}
 )
-SELECT t.partition_id, NULL::bigint AS seq, NULL::bigint AS id, NULL::text AS key, NULL::text AS headers, NULL::text AS payload_type,
-       NULL::bytea AS payload, NULL::timestamptz AS created_us,
+SELECT t.partition_id, NULL::bigint AS first_seq, NULL::bigint[] AS ids,
+       NULL::bigint AS id, NULL::text AS key, NULL::text AS headers, NULL::text AS payload_type, NULL::bytea AS payload, NULL::timestamptz AS created_us,
        k.epoch, t.processed_seq, k.attempts, t.head, t.owner IS NOT NULL AND NOT t.is_free AS is_held, t.seconds_left,
        t.is_paused, $2 AND NOT t.partition_id = ANY (ARRAY(SELECT id FROM partition)) AS is_locked, t.last_error
 FROM tip t LEFT JOIN link k ON k.partition_id = t.partition_id
 UNION ALL
-SELECT m.*, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM ({messages}) m
+SELECT p.partition_id, p.first_seq, p.ids, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM place p
+UNION ALL
+SELECT NULL, NULL, NULL, i.id, i.key, i.headers, i.payload_type, i.payload, i.created_at, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM {incoming} i
+WHERE i.id = ANY (ARRAY(SELECT unnest(p.ids) FROM place p))

@@ -7,8 +7,8 @@
 -- Locks: the links it builds on (KEY SHARE). Everybody appends in the order of the partitions, so that nobody waits in a circle.
 -- Index: cursor and outgoing by their primary keys, newest first; incoming by id. Subqueries instead of joins leave the
 -- planner no other way, however small it believes the tables to be; OFFSET keeps them apart.
--- For each partition a row without seq says what became of it, or there is none: then the lease is somebody else's. Then, one by
--- one, come the messages.
+-- For each partition a row says what became of it, or there is none: then the lease is somebody else's. Then come the places of
+-- the messages, then the messages, in no order.
 WITH tip AS MATERIALIZED (
     SELECT a.*, h.head, a.most > 0 AND h.head > a.processed_seq AS goes_on
     FROM unnest($3::integer[], $4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[], $9::integer[], $10::text[])
@@ -60,10 +60,17 @@ WITH tip AS MATERIALIZED (
     SELECT k.partition_id, k.processed_seq, l.most
     FROM link k JOIN locked l ON l.partition_id = k.partition_id
     WHERE k.owner IS NOT NULL
+), place AS MATERIALIZED (
+{places}
 )
-SELECT k.partition_id, NULL::bigint AS seq, NULL::bigint AS id, NULL::text AS key, NULL::text AS headers, NULL::text AS payload_type,
-       NULL::bytea AS payload, NULL::timestamptz AS created_us,
+SELECT k.partition_id, NULL::bigint AS first_seq, NULL::bigint[] AS ids,
+       NULL::bigint AS id, NULL::text AS key, NULL::text AS headers, NULL::text AS payload_type, NULL::bytea AS payload, NULL::timestamptz AS created_us,
        k.epoch, k.processed_seq, k.attempts, l.head, k.owner IS NOT NULL AS goes_on
 FROM link k JOIN locked l ON l.partition_id = k.partition_id
 UNION ALL
-SELECT m.*, NULL, NULL, NULL, NULL, NULL FROM ({messages}) m
+SELECT p.partition_id, p.first_seq, p.ids, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+FROM place p
+UNION ALL
+SELECT NULL, NULL, NULL, i.id, i.key, i.headers, i.payload_type, i.payload, i.created_at, NULL, NULL, NULL, NULL, NULL
+FROM {incoming} i
+WHERE i.id = ANY (ARRAY(SELECT unnest(p.ids) FROM place p))
