@@ -306,9 +306,11 @@ fn remaining(interval: Duration, since: Instant) -> Duration {
 }
 
 /// The next chunk: at most so many messages and so many links in all, of each partition the oldest; but of the first one a
-/// whole segment at least.
+/// whole segment at least. Each partition has its share: messages that came together lie together, so a page of the table is
+/// emptied by one chunk, instead of being written again for each partition.
 fn plan(remains: &[Remains], most: u32) -> Vec<Trim> {
     let (mut messages, mut links) = (i64::from(most), i64::from(most));
+    let share = messages / i64::try_from(remains.len().max(1)).unwrap_or(i64::MAX);
     let mut trims = Vec::new();
     for left in remains {
         if messages <= 0 || links <= 0 {
@@ -316,7 +318,7 @@ fn plan(remains: &[Remains], most: u32) -> Vec<Trim> {
         }
         let end_epoch = left.newest_epoch.min(left.first_epoch + links);
         // A segment is removed whole, and only once all of it is settled.
-        let to_seq = left.settled_seq.min(left.first_seq - 1 + messages.max(SEGMENT));
+        let to_seq = left.settled_seq.min(left.first_seq - 1 + messages.min(share).max(SEGMENT));
         links -= end_epoch - left.first_epoch;
         messages -= (to_seq - left.first_seq + 1).max(0);
         trims.push(Trim {
