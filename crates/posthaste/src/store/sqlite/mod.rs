@@ -58,6 +58,8 @@ const BEGIN: &str = "BEGIN IMMEDIATE";
 const SET_UP_LIMIT: Duration = Duration::from_secs(5);
 /// How long a pool may take to find a connection that can be done without.
 const SPARE_LIMIT: Duration = Duration::from_secs(1);
+/// How many rows a connection's thread may be ahead of who reads them: a batch need not be handed over in parts.
+const ROWS: usize = 1000;
 /// The log that is written ahead shrinks to this when it begins anew, and is made to when it is larger: in bytes.
 const LOG_LIMIT: u64 = 16 * 1024 * 1024;
 
@@ -202,6 +204,7 @@ fn worker_options(options: SqliteConnectOptions) -> SqliteConnectOptions {
         // The last of all, and the settings are made in this order.
         .pragma("busy_timeout", "0")
         .optimize_on_close(false, None)
+        .row_buffer_size(ROWS)
         .thread_name(thread_name)
         .log_slow_statements(log::LevelFilter::Debug, Duration::from_secs(1))
 }
