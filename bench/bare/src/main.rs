@@ -89,12 +89,18 @@ impl System for Bare {
         Ok(())
     }
 
-    async fn is_clean(&self) -> Result<bool> {
-        Ok(true)
+    async fn is_clean(&self) -> Result<Option<bool>> {
+        Ok(None)
     }
 
     async fn effects(&self) -> Result<(u64, u64)> {
-        bail!("no handlers, no effects")
+        const COUNT: &str = "SELECT count(*), count(DISTINCT payload) FROM bare";
+        let (rows, different): (i64, i64) = match self.session().await? {
+            Session::Postgres(mut conn) => sqlx::query_as(COUNT).fetch_one(&mut conn).await?,
+            Session::Mysql(mut conn) => sqlx::query_as(COUNT).fetch_one(&mut conn).await?,
+            Session::Sqlite(mut conn) => sqlx::query_as(COUNT).fetch_one(&mut conn).await?,
+        };
+        Ok((rows.try_into()?, different.try_into()?))
     }
 }
 

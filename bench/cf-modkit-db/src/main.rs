@@ -98,8 +98,11 @@ impl System for Modkit {
         Ok(())
     }
 
-    async fn is_clean(&self) -> Result<bool> {
-        Ok(!self.settings.vacuums || database::is_empty(&self.beside).await?)
+    async fn is_clean(&self) -> Result<Option<bool>> {
+        Ok(match self.settings.vacuums {
+            true => Some(database::is_empty(&self.beside).await?),
+            false => None,
+        })
     }
 
     async fn effects(&self) -> Result<(u64, u64)> {

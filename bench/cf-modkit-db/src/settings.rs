@@ -9,9 +9,14 @@ use modkit_db::{
     outbox::{Outbox, OutboxBuilder, OutboxProfile, WorkerTuning},
 };
 
-const PROCESSORS: u32 = 4;
-/// Two that only sequence, and one that also cleans up.
-const SEQUENCERS: u32 = 3;
+/// How many process, and how many only sequence; one more sequences and cleans up. On PostgreSQL this was the fastest, elsewhere it is
+/// as by default.
+const fn crew(database: Database) -> (usize, usize) {
+    match database {
+        Database::Postgres => (8, 1),
+        Database::Mariadb | Database::Sqlite => (4, 2),
+    }
+}
 /// The vacuum, the reconciler, and as many as its own benchmark adds.
 const SPARE_CONNECTIONS: u32 = 2 + 10;
 
@@ -26,6 +31,7 @@ const PROCESSOR_SLEEP: Duration = Duration::from_millis(100);
 
 pub struct Settings {
     profile: OutboxProfile,
+    crew: (usize, usize),
     /// Whether what was delivered is removed soon.
     pub vacuums: bool,
     pub connections: u32,
@@ -46,11 +52,16 @@ impl Settings {
             profile.reconciler = awake(profile.reconciler, RECONCILER_SLEEP);
             profile.processor = profile.processor.idle_interval(PROCESSOR_SLEEP);
         }
-        Ok(Self { profile, vacuums, connections: connections(target) })
+        let crew = crew(target.database);
+        Ok(Self { profile, crew, vacuums, connections: connections(target, crew)? })
     }
 
     pub fn builder(&self, db: &Db) -> OutboxBuilder {
-        Outbox::builder(db.clone()).profile(self.profile.clone())
+        let (processors, sequencers) = self.crew;
+        Outbox::builder(db.clone())
+            .profile(self.profile.clone())
+            .processors(processors)
+            .maintenance(sequencers, 1)
     }
 }
 
@@ -68,12 +79,12 @@ fn awake(worker: WorkerTuning, sleep: Duration) -> WorkerTuning {
     worker.min_interval(sleep).active_interval(sleep).idle_interval(sleep)
 }
 
-fn connections(target: &Target) -> u32 {
-    match target.database {
+fn connections(target: &Target, (processors, sequencers): (usize, usize)) -> Result<u32> {
+    Ok(match target.database {
         // As in its own benchmark: of several, one that has read and wants to write finds the file busy.
         Database::Sqlite => 1,
         Database::Postgres | Database::Mariadb => {
-            PROCESSORS + SEQUENCERS + target.load.producers + SPARE_CONNECTIONS
+            u32::try_from(processors + sequencers)? + 1 + target.load.producers + SPARE_CONNECTIONS
         }
-    }
+    })
 }

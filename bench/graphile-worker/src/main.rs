@@ -104,11 +104,11 @@ impl System for GraphileWorker {
         Ok(())
     }
 
-    async fn is_clean(&self) -> Result<bool> {
+    async fn is_clean(&self) -> Result<Option<bool>> {
         let left: bool = sqlx::query_scalar("SELECT EXISTS (SELECT FROM graphile_worker._private_jobs)")
             .fetch_one(&self.pool)
             .await?;
-        Ok(!left)
+        Ok(Some(!left))
     }
 
     async fn effects(&self) -> Result<(u64, u64)> {

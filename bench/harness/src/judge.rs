@@ -1,10 +1,11 @@
 //! Whether all arrived, once and in order: a run for which that does not hold does not count.
 //!
 //! What a producer sent to a partition must arrive there in the order it was sent, for one of its transactions had committed
-//! before the next began. The judge keeps a number for each producer and partition, and no more: its memory does not grow with
-//! the messages, so that what a system's own memory does is seen.
+//! before the next began. The judge keeps a number for each producer and partition, and those that were overtaken: its memory does not
+//! grow with the messages, so that what a system's own memory does is seen.
 
 use std::{
+    collections::HashSet,
     sync::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -32,8 +33,7 @@ pub struct Verdict {
 
 pub struct Judge {
     load: Load,
-    /// For each producer and partition: the number that its next message must have.
-    expected: Mutex<Vec<u64>>,
+    lanes: Mutex<Lanes>,
     /// When each transaction had committed, in nanoseconds, by its messages; empty where latency is not measured.
     committed: Vec<AtomicU64>,
     latencies: Mutex<Vec<Duration>>,
@@ -41,6 +41,14 @@ pub struct Judge {
     out_of_order: AtomicU64,
     last: AtomicU64,
     pub tally: Tally,
+}
+
+/// What each producer sends to each partition.
+struct Lanes {
+    /// The number that the next message must have.
+    next: Vec<u64>,
+    /// Those that others overtook, and that have not arrived.
+    overtaken: HashSet<(usize, u64)>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -61,7 +69,7 @@ impl Judge {
         // Of messages that wait on purpose, nobody asks how long.
         let timed = if load.waiting { 0 } else { load.messages };
         Self {
-            expected: Mutex::new(lanes.collect()),
+            lanes: Mutex::new(Lanes { next: lanes.collect(), overtaken: HashSet::new() }),
             committed: (0..timed).map(|_| AtomicU64::new(0)).collect(),
             latencies: Mutex::new(Vec::with_capacity(usize::try_from(timed).unwrap_or_default())),
             load: load.clone(),
@@ -114,22 +122,25 @@ impl Judge {
         let known = origin.producer < self.load.producers
             && origin.number < self.load.share_of(origin.producer)
             && partition == self.load.partition(origin.producer, origin.number);
-        let lane = u64::from(origin.producer) * partitions + u64::from(partition);
-        let mut expected = locked(&self.expected);
-        let next = usize::try_from(lane).ok().filter(|_| known).and_then(|lane| expected.get_mut(lane));
-        let Some(next) = next else {
+        let lane = usize::try_from(u64::from(origin.producer) * partitions + u64::from(partition));
+        let mut lanes = locked(&self.lanes);
+        let Lanes { next, overtaken } = &mut *lanes;
+        let next = lane.as_ref().ok().filter(|_| known).and_then(|lane| next.get_mut(*lane));
+        let (Some(next), Ok(lane)) = (next, lane) else {
             // In a partition that it was not sent to.
             self.out_of_order.fetch_add(1, Ordering::Relaxed);
             return false;
         };
-        if origin.number < *next {
+        if origin.number < *next && !overtaken.remove(&(lane, origin.number)) {
             self.duplicates.fetch_add(1, Ordering::Relaxed);
             return false;
         }
         if origin.number > *next {
             self.out_of_order.fetch_add(1, Ordering::Relaxed);
+            let step = usize::try_from(partitions).unwrap_or(usize::MAX);
+            overtaken.extend((*next..origin.number).step_by(step).map(|number| (lane, number)));
         }
-        *next = origin.number + partitions;
+        *next = (*next).max(origin.number + partitions);
         self.last.fetch_max(nanos(at), Ordering::Relaxed);
         self.tally.add();
         true
@@ -204,8 +215,13 @@ mod tests {
     fn one_that_overtakes_another_of_its_producer_and_partition_is_out_of_order() {
         let judge = Judge::of(&load());
         // Number 2 goes to the partition of number 0.
-        deliver(&judge, &[(0, 2), (0, 0)]);
-        assert_eq!(judge.verdict().out_of_order, 1);
+        deliver(&judge, &[(0, 2)]);
+        assert_eq!(judge.verdict(), Verdict { missing: 7, out_of_order: 1, duplicates: 0 });
+        // It is late, and not lost.
+        deliver(&judge, &[(0, 0)]);
+        assert_eq!(judge.verdict(), Verdict { missing: 6, out_of_order: 1, duplicates: 0 });
+        deliver(&judge, &[(0, 0)]);
+        assert_eq!(judge.verdict(), Verdict { missing: 6, out_of_order: 1, duplicates: 1 });
     }
 
     #[test]

@@ -22,19 +22,24 @@ use crate::{
 const MAX_TRIES: u32 = 1000;
 const TRY_AGAIN: Duration = Duration::from_millis(2);
 
+/// The producers, connected and ready to send.
+pub async fn producers<S: System>(system: &S, load: &Load) -> Result<Vec<S::Producer>> {
+    let mut ready = Vec::new();
+    for _ in 0..load.producers {
+        ready.push(system.producer().await.context("a producer could not connect")?);
+    }
+    Ok(ready)
+}
+
 /// Sends the whole load; `observed` hears of each commit. Returns how many transactions failed and were tried again.
-pub async fn produce<S: System>(
-    system: &S,
+pub async fn produce<P: Producer>(
+    ready: Vec<P>,
     load: &Load,
     judge: &Arc<Judge>,
     observed: Observed,
 ) -> Result<u64> {
     let errors = Arc::new(AtomicU64::new(0));
     let mut producers = JoinSet::new();
-    let mut ready = Vec::new();
-    for _ in 0..load.producers {
-        ready.push(system.producer().await.context("a producer could not connect")?);
-    }
     let began = Instant::now();
     for (index, producer) in (0..).zip(ready) {
         let share = Share { load: load.clone(), index, began };

@@ -11,7 +11,7 @@ pub struct Report {
     pub workload: String,
     pub variant: Option<String>,
     pub messages: u64,
-    /// All arrived, once and in order.
+    /// All arrived, once and in order, and were removed if the system ever does that.
     pub ok: bool,
     pub missing: u64,
     pub duplicates: u64,
@@ -20,6 +20,8 @@ pub struct Report {
     pub producer_errors: u64,
     /// From the first transaction, or the start of the workers, to the last arrival.
     pub per_s: f64,
+    /// The same until what was delivered is gone from the tables; none if the system leaves it there.
+    pub per_s_clean: Option<f64>,
     /// From commit to handler.
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,

@@ -11,7 +11,7 @@ use crate::{
     ground::{Ground, pin_horizon},
     judge::{Arrival, Judge},
     meter::{self, Meter, Reading, Statements},
-    produce::{Observed, produce},
+    produce::{Observed, produce, producers},
     proxy::Proxy,
     report::{Report, percentile},
     system::{Database, Destination, Inbox, System, Target},
@@ -46,6 +46,9 @@ struct Options {
     /// Give up when nothing has arrived for so many seconds
     #[arg(long, default_value = "120")]
     patience: u64,
+    /// Give up when it has taken so many seconds in all
+    #[arg(long, default_value = "900")]
+    limit: u64,
     /// Count round trips, through a proxy: slower, so take no times from such a run
     #[arg(long)]
     count_round_trips: bool,
@@ -111,9 +114,10 @@ async fn run<S: System>(options: &Options) -> Result<Report> {
         false => None,
     };
     let target = options.target(proxy.as_ref().map_or(&ground.url, |proxy| &proxy.url));
-    let measured = Box::pin(measure::<S>(options, &target, &ground.url, proxy.as_ref())).await;
+    let measuring = Box::pin(measure::<S>(options, &target, &ground.url, proxy.as_ref()));
+    let measured = tokio::time::timeout(Duration::from_secs(options.limit), measuring).await;
     ground.remove().await?;
-    measured
+    measured.unwrap_or_else(|_| anyhow::bail!("it was not done within {} s", options.limit))
 }
 
 /// The workers: in this process, or in others.
@@ -180,16 +184,16 @@ async fn measure<S: System>(
     let mut producer_errors = 0;
     let meter_target = Target { url: direct_url.to_owned(), ..target.clone() };
     let mut meter = Meter::attach(&meter_target, &options.url, options.server_pid).await?;
-    let mut statements_before = meter.statements().await?;
-    let mut system = S::open(target).await?;
+    let system = S::open(target).await?;
     system.prepare().await?;
     if load.waiting {
-        producer_errors += produce(&system, load, &judge, Observed::Committed).await?;
-        // Opened anew: the counts of a session are complete when it has ended.
-        drop(system);
-        statements_before = meter.statements().await?;
-        system = S::open(target).await?;
+        let ready = producers(&system, load).await?;
+        producer_errors += produce(ready, load, &judge, Observed::Committed).await?;
     }
+    // Opened anew: the counts of a session are complete when it has ended, and what it was prepared with is no cost of messages.
+    drop(system);
+    let statements_before = meter.statements().await?;
+    let system = S::open(target).await?;
     let pinned = if load.horizon_pinned { Some(pin_horizon(direct_url).await?) } else { None };
 
     meter::reset_peak()?;
@@ -200,19 +204,21 @@ async fn measure<S: System>(
         delivery = Delivery::<S>::start(&system, options, target, &judge).await?;
     } else {
         delivery = Delivery::<S>::start(&system, options, target, &judge).await?;
+        let ready = producers(&system, load).await?;
         (before, began) = (meter.read().await?, clock::now());
         let nobody_reads = matches!(delivery, Delivery::Nobody);
         let observed = if nobody_reads { Observed::Arrived } else { Observed::Committed };
-        producer_errors += produce(&system, load, &judge, observed).await?;
+        producer_errors += produce(ready, load, &judge, observed).await?;
     }
     delivery.complete(&judge, Duration::from_secs(options.patience)).await;
     let arrived = clock::now();
-    let clean_after = clean(&system, arrived).await?;
+    let cleaned = clean(&system, arrived).await?;
+    let nobody_reads = matches!(delivery, Delivery::Nobody);
     let after = meter.read().await?;
     let peak_bytes = delivery.peak_bytes()?;
     delivery.stop(&system, &judge).await?;
     let round_trips = proxy.map(|proxy| proxy.round_trips() - round_trips_before);
-    let effects = if load.transactional { Some(system.effects().await?) } else { None };
+    let effects = if load.transactional || nobody_reads { Some(system.effects().await?) } else { None };
     drop((system, pinned));
     let statements = meter.statements().await?;
     Ok(Measured {
@@ -226,20 +232,29 @@ async fn measure<S: System>(
         peak_bytes,
         producer_errors,
         effects,
-        clean_after,
+        cleaned,
     }
     .report(options, load))
 }
 
-/// How long after the last arrival nothing was left in the tables; none if it never came to that.
-async fn clean<S: System>(system: &S, arrived: Duration) -> Result<Option<Duration>> {
+/// When what was delivered was gone from the tables.
+enum Cleaned {
+    /// So long after the last arrival.
+    After(Duration),
+    /// The system leaves it there.
+    Never,
+    /// Nobody waited any longer.
+    TooLate,
+}
+
+async fn clean<S: System>(system: &S, arrived: Duration) -> Result<Cleaned> {
     loop {
         let waited = clock::now().saturating_sub(arrived);
-        if system.is_clean().await? {
-            return Ok(Some(waited));
-        }
-        if waited > CLEAN_LIMIT {
-            return Ok(None);
+        match system.is_clean().await? {
+            None => return Ok(Cleaned::Never),
+            Some(true) => return Ok(Cleaned::After(waited)),
+            Some(false) if waited > CLEAN_LIMIT => return Ok(Cleaned::TooLate),
+            Some(false) => {}
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     }
@@ -256,7 +271,7 @@ struct Measured<'a> {
     peak_bytes: u64,
     producer_errors: u64,
     effects: Option<(u64, u64)>,
-    clean_after: Option<Duration>,
+    cleaned: Cleaned,
 }
 
 impl Measured<'_> {
@@ -267,6 +282,11 @@ impl Measured<'_> {
         let latencies = self.judge.latencies();
         let took = self.judge.last_arrival().saturating_sub(self.began).as_secs_f64();
         let arrived = load.messages - verdict.missing;
+        let rate = |seconds: f64| if seconds > 0.0 { arrived as f64 / seconds } else { 0.0 };
+        let clean_after = match self.cleaned {
+            Cleaned::After(after) => Some(after.as_secs_f64()),
+            Cleaned::Never | Cleaned::TooLate => None,
+        };
         // Each message has had its effect once.
         let effects_ok = self.effects.is_none_or(|effects| effects == (load.messages, load.messages));
         let Reading { log_bytes, server_cpu_us, client_cpu_us } = self.after;
@@ -274,12 +294,13 @@ impl Measured<'_> {
             workload: options.workload.name(),
             variant: options.variant.clone(),
             messages: load.messages,
-            ok: verdict == Default::default() && effects_ok,
+            ok: verdict == Default::default() && effects_ok && !matches!(self.cleaned, Cleaned::TooLate),
             missing: verdict.missing,
             duplicates: verdict.duplicates,
             out_of_order: verdict.out_of_order,
             producer_errors: self.producer_errors,
-            per_s: if took > 0.0 { arrived as f64 / took } else { 0.0 },
+            per_s: rate(took),
+            per_s_clean: clean_after.map(|after| rate(took + after)),
             p50_ms: percentile(&latencies, 50),
             p99_ms: percentile(&latencies, 99),
             max_ms: percentile(&latencies, 100),
@@ -290,7 +311,7 @@ impl Measured<'_> {
             server_cpu_us: self.has_server.then(|| each(server_cpu_us - self.before.server_cpu_us)),
             client_cpu_us: each(client_cpu_us - self.before.client_cpu_us),
             peak_mb: self.peak_bytes as f64 / f64::from(1 << 20),
-            clean_after_s: self.clean_after.map(|after| after.as_secs_f64()),
+            clean_after_s: clean_after,
         }
     }
 }

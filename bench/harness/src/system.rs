@@ -47,9 +47,9 @@ pub trait System: Send + Sync + Sized + 'static {
     /// when it is committed.
     fn deliver(&self, inbox: Inbox) -> impl Future<Output = Result<Option<Self::Workers>>> + Send;
     fn stop(&self, workers: Self::Workers) -> impl Future<Output = Result<()>> + Send;
-    /// Whether what was delivered is gone from the tables. Who never removes it says yes at once.
-    fn is_clean(&self) -> impl Future<Output = Result<bool>> + Send;
-    /// Rows that transactional handlers have inserted: all, and different ones.
+    /// Whether what was delivered is gone from the tables; none if it never will be.
+    fn is_clean(&self) -> impl Future<Output = Result<Option<bool>>> + Send;
+    /// Rows that transactional handlers have inserted, or those of the messages where nobody reads: all, and different ones.
     fn effects(&self) -> impl Future<Output = Result<(u64, u64)>> + Send;
 }
 

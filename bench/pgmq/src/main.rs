@@ -82,11 +82,11 @@ impl System for Pgmq {
         Ok(())
     }
 
-    async fn is_clean(&self) -> Result<bool> {
+    async fn is_clean(&self) -> Result<Option<bool>> {
         let left: i64 = sqlx::query_scalar("SELECT sum(queue_length)::bigint FROM pgmq.metrics_all()")
             .fetch_one(&self.queues.connection)
             .await?;
-        Ok(left == 0)
+        Ok(Some(left == 0))
     }
 
     async fn effects(&self) -> Result<(u64, u64)> {

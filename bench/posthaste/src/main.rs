@@ -80,11 +80,15 @@ where
     }
 
     async fn deliver(&self, inbox: Inbox) -> Result<Option<OutboxHandle<DB>>> {
-        let queue =
-            Outbox::builder(self.pool.clone()).profile(self.profile()?).processors(16).queue(QUEUE, self.partitions());
-        let handle = match self.target.load.transactional {
-            true => queue.batch_transactional(Handler { inbox }).start().await?,
-            false => queue.leased(Handler { inbox }).start().await?,
+        let outbox = Outbox::builder(self.pool.clone()).profile(self.profile()?);
+        let handle = if self.target.load.transactional {
+            let queue = outbox.queue(QUEUE, self.partitions());
+            queue.batch_transactional(Handler { inbox }).start().await?
+        } else {
+            // A leased handler holds no connection: there may be one for each partition.
+            let processors = usize::try_from(self.target.load.partitions)?;
+            let queue = outbox.processors(processors).queue(QUEUE, self.partitions());
+            queue.leased(Handler { inbox }).start().await?
         };
         self.outbox.set(handle.outbox()).ok().context("the workers start before the producers")?;
         Ok(Some(handle))
@@ -95,8 +99,8 @@ where
         Ok(())
     }
 
-    async fn is_clean(&self) -> Result<bool> {
-        DB::is_clean(&self.pool).await
+    async fn is_clean(&self) -> Result<Option<bool>> {
+        DB::is_clean(&self.pool).await.map(Some)
     }
 
     async fn effects(&self) -> Result<(u64, u64)> {

@@ -17,6 +17,8 @@ pub struct Medians {
     pub per_s: f64,
     /// The slowest and the fastest run.
     pub per_s_spread: (f64, f64),
+    /// Until what was delivered is gone from the tables.
+    pub per_s_clean: Option<f64>,
     pub p50_ms: Option<f64>,
     pub p99_ms: Option<f64>,
     /// The longest of all runs.
@@ -100,6 +102,7 @@ impl Medians {
         Some(Self {
             per_s: median(&speeds)?,
             per_s_spread: (*speeds.first()?, *speeds.last()?),
+            per_s_clean: mid(|report| report.per_s_clean),
             p50_ms: mid(|report| report.p50_ms),
             p99_ms: mid(|report| report.p99_ms),
             max_ms: all(|report| report.max_ms).last().copied(),

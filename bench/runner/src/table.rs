@@ -13,10 +13,12 @@ type Column = (&'static str, fn(&Medians) -> Option<String>);
 const RESULTS: [Column; 6] = [
     ("messages/s", |it| Some(format!("{:.0}", it.per_s))),
     ("slowest-fastest run", |it| Some(format!("{:.0}-{:.0}", it.per_s_spread.0, it.per_s_spread.1))),
+    ("until clean", |it| {
+        Some(it.per_s_clean.map_or_else(|| "never".to_owned(), |value| format!("{value:.0}")))
+    }),
     ("p50 ms", |it| it.p50_ms.map(|value| format!("{value:.1}"))),
     ("p99 ms", |it| it.p99_ms.map(|value| format!("{value:.1}"))),
     ("max ms", |it| it.max_ms.map(|value| format!("{value:.0}"))),
-    ("clean after s", |it| it.clean_after_s.map(|value| format!("{value:.1}"))),
 ];
 
 const COSTS: [Column; 7] = [

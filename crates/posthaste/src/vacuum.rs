@@ -316,7 +316,7 @@ fn plan(remains: &[Remains], most: u32) -> Vec<Trim> {
         if messages <= 0 || links <= 0 {
             break;
         }
-        let end_epoch = left.newest_epoch.min(left.first_epoch + links);
+        let end_epoch = left.newest_epoch.min(left.first_epoch + links.min(share.max(1)));
         // A segment is removed whole, and only once all of it is settled.
         let to_seq = left.settled_seq.min(left.first_seq - 1 + messages.min(share).max(SEGMENT));
         links -= end_epoch - left.first_epoch;

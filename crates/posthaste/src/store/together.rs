@@ -10,6 +10,7 @@ use std::{
 };
 
 use tokio::sync::{Semaphore, oneshot};
+use tracing::Instrument;
 
 use super::{Result, answer::no_answer};
 
@@ -92,7 +93,7 @@ pub(super) async fn ask<S: Clone + Send + Sync + 'static, A: Ask<S>>(store: &S, 
 
 /// In a task of its own: whoever gives up waiting does not take the others' answers along.
 fn begin<S: Clone + Send + Sync + 'static, A: Ask<S>>(store: S) {
-    tokio::spawn(answer_waiting::<S, A>(store));
+    tokio::spawn(answer_waiting::<S, A>(store).in_current_span());
 }
 
 async fn answer_waiting<S: Clone + Send + Sync + 'static, A: Ask<S>>(store: S) {
@@ -120,7 +121,7 @@ async fn answer_waiting<S: Clone + Send + Sync + 'static, A: Ask<S>>(store: S) {
         // It may be the fault of one.
         Err(error) => {
             tracing::debug!(%error, partitions = asks.len(), "what was asked together is asked one by one");
-            for (ask, answer) in asks.into_iter().zip(answers) {
+            for (ask, answer) in asks.into_iter().zip(answers).filter(|(_, answer)| !answer.is_closed()) {
                 let store = store.clone();
                 tokio::spawn(async move { answer.send(ask.answer(&store).await) });
             }

@@ -19,7 +19,7 @@ use crate::{
 
 /// The newest link of a partition's cursor.
 pub(super) struct Tip {
-    pub(super) epoch: i64,
+    epoch: i64,
     processed_seq: i64,
     attempts: i32,
     owner: Option<Uuid>,

@@ -209,9 +209,11 @@ async fn write_and_pend(
 /// A message that is not pending would not be delivered: it must not be there at all.
 async fn take_back(store: &MySqlStore, conn: &mut MySqlConnection, ids: &[i64]) {
     for ids in ids.chunks(TAKEN_BACK) {
-        if let Err(error) = query(&store.sql().vacuum_messages).bind(array(ids)).execute(&mut *conn).await {
-            tracing::warn!(%error, "cannot take back what was enqueued: if the transaction is still there, roll it back");
-            return;
+        for statement in [&store.sql().taken, &store.sql().vacuum_messages] {
+            if let Err(error) = query(statement).bind(array(ids)).execute(&mut *conn).await {
+                tracing::warn!(%error, "cannot take back what was enqueued: if the transaction is still there, roll it back");
+                return;
+            }
         }
     }
 }

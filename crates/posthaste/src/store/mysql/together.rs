@@ -7,19 +7,24 @@ use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either, MySqlConnection, mysql::MySqlRow};
 
 use super::{
-    MySqlStore,
+    MySqlStore, REST,
     cursor::{self, Offer, Tip},
-    work,
 };
 use crate::{
+    OutboxError,
     limits::SEGMENT,
     store::{
         Acquired, Claim, Queue, READER, Result, Settled, Settlement,
-        answer::ANSWER_LIMIT,
+        answer::answer,
         batch::{count, millis, no_cursor, size},
         together::{self, Ask, Together},
     },
 };
+
+/// Around what is written: a process that falls silent before the end, after an error in the middle, does not keep locks for long.
+const BEGIN: [&str; 2] = ["SET SESSION wait_timeout = 3", "START TRANSACTION"];
+const END: [&str; 2] = ["COMMIT", REST];
+const ROLLBACK: &str = "ROLLBACK; SET SESSION wait_timeout = 600";
 
 /// A value in the text of a statement. None of them can be taken for SQL.
 enum Value<'v> {
@@ -44,12 +49,15 @@ impl fmt::Display for Value<'_> {
     }
 }
 
-/// A statement with its values.
-fn filled<const N: usize>(sql: &str, values: [Value<'_>; N]) -> String {
+/// A statement with its values. If the name of a table looks like a place for one, there is no telling, and each partition asks
+/// alone.
+fn filled<const N: usize>(sql: &str, values: [Value<'_>; N]) -> Result<String> {
     let mut parts = sql.split('?');
     let first = parts.next().unwrap_or_default().to_owned();
-    debug_assert_eq!(parts.clone().count(), N, "a value for each place");
-    parts.zip(values).fold(first, |text, (part, value)| format!("{text}{value}{part}"))
+    if parts.clone().count() != N {
+        return Err(OutboxError::Unsuitable("a name with a question mark".to_owned()));
+    }
+    Ok(parts.zip(values).fold(first, |text, (part, value)| format!("{text}{value}{part}")))
 }
 
 /// What came of one of several statements.
@@ -72,8 +80,19 @@ async fn run(conn: &mut MySqlConnection, text: String) -> Result<Vec<Done>> {
     Ok(done)
 }
 
+/// Once: if others are in the way, they may be in the way of one partition only.
 async fn run_all(store: &MySqlStore, statements: &[String]) -> Result<Vec<Done>> {
-    let done = work!(store, ANSWER_LIMIT, |conn| run(conn, statements.join("; ")))?;
+    let running = async {
+        let mut taken = store.connection().await?;
+        let done = run(&mut taken, statements.join("; ")).await;
+        if done.as_ref().is_err_and(OutboxError::leaves_connection_usable) {
+            let end = sqlx::raw_sql(ROLLBACK).execute(&mut *taken).await;
+            taken.keep_if_usable(end.map_err(OutboxError::from))?;
+            return done;
+        }
+        taken.keep_if_usable(done)
+    };
+    let done = answer(running).await?;
     // One of them that the server skipped would be taken for another.
     if done.len() != statements.len() {
         return Err(sqlx::Error::Protocol(format!("{} answers to {}", done.len(), statements.len())).into());
@@ -81,7 +100,7 @@ async fn run_all(store: &MySqlStore, statements: &[String]) -> Result<Vec<Done>>
     Ok(done)
 }
 
-fn read(store: &MySqlStore, partition_id: i32, processed_seq: i64, most: i32) -> String {
+fn read(store: &MySqlStore, partition_id: i32, processed_seq: i64, most: i32) -> Result<String> {
     let last = processed_seq + i64::from(most);
     let values = [i64::from(partition_id), processed_seq, last + SEGMENT, last, processed_seq + 1, last];
     filled(&store.sql().read, values.map(Value::Number))
@@ -113,7 +132,7 @@ impl Ask<MySqlStore> for Acquiring {
     }
 
     async fn answers(store: &MySqlStore, asks: &[Self]) -> Result<Vec<Result<Acquired>>> {
-        let looks: Vec<_> = asks.iter().map(|ask| ask.look(store)).collect();
+        let looks: Vec<_> = asks.iter().map(|ask| ask.look(store)).collect::<Result<_>>()?;
         let mut offers = Vec::with_capacity(asks.len());
         for (ask, Done { rows, .. }) in asks.iter().zip(run_all(store, &looks).await?) {
             let tip = rows.first().map(Tip::of).transpose()?;
@@ -121,11 +140,11 @@ impl Ask<MySqlStore> for Acquiring {
         }
         let wanted: Vec<_> =
             asks.iter().zip(&offers).filter_map(|(ask, offer)| Some((ask, offer.as_ref().ok()?))).collect();
-        let appends = wanted.iter().map(|(ask, offer)| ask.append(store, offer)).collect();
+        let appends = wanted.iter().map(|(ask, offer)| ask.append(store, offer)).collect::<Result<_>>()?;
         let reads = wanted
             .iter()
             .map(|(ask, offer)| read(store, ask.claim.partition_id, offer.processed_seq, offer.most));
-        let (appended, mut reads) = write_then_read(store, appends, reads.collect()).await?;
+        let (appended, mut reads) = write_then_read(store, appends, reads.collect::<Result<_>>()?).await?;
         let mut appended = appended.into_iter();
         let mut answers = Vec::with_capacity(asks.len());
         for (ask, offer) in asks.iter().zip(offers) {
@@ -142,14 +161,14 @@ impl Ask<MySqlStore> for Acquiring {
 }
 
 impl Acquiring {
-    fn look(&self, store: &MySqlStore) -> String {
+    fn look(&self, store: &MySqlStore) -> Result<String> {
         let (owner, id) = (self.claim.owner.as_bytes(), i64::from(self.claim.partition_id));
         let values =
             [Value::Bytes(owner), Value::Number(id), Value::Number(id), Value::Reader, Value::Number(id)];
         filled(&store.sql().look, values)
     }
 
-    fn append(&self, store: &MySqlStore, offer: &Offer) -> String {
+    fn append(&self, store: &MySqlStore, offer: &Offer) -> Result<String> {
         let (owner, lease) = (self.claim.owner.as_bytes(), millis(self.claim.lease));
         filled(
             &store.sql().acquire,
@@ -184,15 +203,15 @@ async fn write_then_read(
     let count = writes.len();
     let mut statements = Vec::new();
     if count > 0 {
-        statements.push("START TRANSACTION".to_owned());
+        statements.extend(BEGIN.map(str::to_owned));
         statements.extend(writes);
-        statements.push("COMMIT".to_owned());
+        statements.extend(END.map(str::to_owned));
         statements.extend(reads);
     }
     let done = if count > 0 { run_all(store, &statements).await? } else { Vec::new() };
-    let mut done = done.into_iter().skip(1);
+    let mut done = done.into_iter().skip(BEGIN.len());
     let written = done.by_ref().take(count).map(|done| done.affected).collect();
-    Ok((written, done.skip(1).map(|done| done.rows)))
+    Ok((written, done.skip(END.len()).map(|done| done.rows)))
 }
 
 /// A batch to settle, in which nothing is to be buried.
@@ -222,13 +241,14 @@ impl Ask<MySqlStore> for Settling {
     }
 
     async fn answers(store: &MySqlStore, asks: &[Self]) -> Result<Vec<Result<Settled>>> {
-        let looks: Vec<_> = asks.iter().map(|ask| ask.look(store)).collect();
+        let looks: Vec<_> = asks.iter().map(|ask| ask.look(store)).collect::<Result<_>>()?;
         let mut nexts = Vec::with_capacity(asks.len());
         for (ask, Done { rows, .. }) in asks.iter().zip(run_all(store, &looks).await?) {
             let rows = if ask.settlement.go_on { cursor::in_order(rows)? } else { rows };
             nexts.push(cursor::next_of(&rows, &ask.queue, &ask.claim, &ask.settlement)?);
         }
-        let moves = asks.iter().zip(&nexts).map(|(ask, next)| ask.append(store, next)).collect();
+        let moves =
+            asks.iter().zip(&nexts).map(|(ask, next)| ask.append(store, next)).collect::<Result<_>>()?;
         let (moved, _) = write_then_read(store, moves, Vec::new()).await?;
         Ok(moved
             .into_iter()
@@ -240,7 +260,7 @@ impl Ask<MySqlStore> for Settling {
 
 impl Settling {
     /// For the next batch; or, if the lease is to be let go, for the head.
-    fn look(&self, store: &MySqlStore) -> String {
+    fn look(&self, store: &MySqlStore) -> Result<String> {
         let id = self.claim.partition_id;
         if self.settlement.go_on {
             return read(store, id, self.settlement.processed_seq, size(self.claim.batch_size));
@@ -248,7 +268,7 @@ impl Settling {
         filled(&store.sql().head, [Value::Number(id.into())])
     }
 
-    fn append(&self, store: &MySqlStore, next: &Settled) -> String {
+    fn append(&self, store: &MySqlStore, next: &Settled) -> Result<String> {
         let Self { claim, settlement, .. } = self;
         let (owner, goes_on) = (claim.owner.as_bytes(), matches!(next, Settled::Next(_)));
         let id = i64::from(claim.partition_id);

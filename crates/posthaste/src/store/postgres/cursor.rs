@@ -16,8 +16,8 @@ use crate::store::{
     together::{self, Ask, Together},
 };
 
-/// The first moment there is to PostgreSQL, which is how it sends times: the year 2000, in microseconds since 1970.
-const FIRST_MOMENT_US: i64 = 946_684_800_000_000;
+/// From when on PostgreSQL counts times, as it sends them: the year 2000, in microseconds since 1970.
+const YEAR_2000_US: i64 = 946_684_800_000_000;
 
 /// What the database says about a partition.
 #[derive(Default)]
@@ -278,7 +278,7 @@ fn leased(
         return Ok(Err(processed_seq + 1));
     }
     let rows = rows.iter().map(|(seq, row)| Ok((*seq, row.as_ref())));
-    Ok(match messages(rows, queue, claim, processed_seq, attempts.saturating_sub(1), FIRST_MOMENT_US)? {
+    Ok(match messages(rows, queue, claim, processed_seq, attempts.saturating_sub(1), YEAR_2000_US)? {
         Read::Messages(messages) => Ok(Leased { epoch, processed_seq, attempts, last_error, messages }),
         Read::Missing(seq) => Err(seq),
     })

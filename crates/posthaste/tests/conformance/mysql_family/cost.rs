@@ -22,17 +22,18 @@ use crate::{
     effects::{Turnstile, all_settled, each, effects, send, whole},
     modes::Mode,
     stage::{
-        Memory, Step, builder_on, count, eventually, fresh, insert_by_hand, quick_retries, register, secs,
-        settled,
+        Memory, Step, assert_consistent, builder_on, count, eventually, fresh, insert_by_hand, quick_retries,
+        register, secs, settled,
     },
 };
 
 on_both! {
     []:
-        an_enqueue_in_a_transaction_is_two_statements_and_one_more_to_find_the_ids_on_mysql,
+        an_enqueue_in_a_transaction_is_few_statements,
         an_idle_process_reads_little_and_writes_nothing,
         lag_is_one_statement_however_many_partitions_and_messages_there_are,
         a_leased_batch_in_steady_state_is_a_read_and_a_settlement,
+        partitions_that_a_tick_wakes_are_asked_for_together,
         a_transactional_batch_is_a_statement_a_message_and_five_more,
         a_transactional_call_for_a_batch_is_six_statements;
 }
@@ -43,14 +44,15 @@ async fn questions(conn: &mut MySqlConnection) -> i64 {
     row.get::<String, _>(1).parse().unwrap()
 }
 
-async fn an_enqueue_in_a_transaction_is_two_statements_and_one_more_to_find_the_ids_on_mysql<S: Family>() {
+/// The messages, and that they are pending; on MySQL one more to find the ids of several, on MariaDB one for each size.
+async fn an_enqueue_in_a_transaction_is_few_statements<S: Family>() {
     let db = fresh::<S>().await;
     register(&db, Partitions::of(1)).await;
     let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
     let mut conn = MySqlConnection::connect_with(&db.pool.connect_options()).await.unwrap();
     // The queue is looked for once.
     outbox.enqueue(&mut conn, "q", EnqueueMessage::new("x")).await.unwrap();
-    for (size, on_mariadb, on_mysql) in [(1, 2, 2), (2, 2, 3), (96, 2, 3), (1000, 2, 3)] {
+    for (size, on_mariadb, on_mysql) in [(1, 2, 2), (2, 2, 3), (96, 6, 3), (100, 2, 3), (1000, 11, 3)] {
         let mut tx = conn.begin().await.unwrap();
         let before = questions(&mut tx).await;
         outbox.enqueue_batch(&mut tx, "q", &vec![EnqueueMessage::new("x"); size]).await.unwrap();
@@ -251,6 +253,32 @@ async fn a_leased_batch_in_steady_state_is_a_read_and_a_settlement<S: Family>() 
     assert_eq!(reads, settles + acquires, "one read with each lease");
     assert_eq!(counter.of("begin") + counter.of("keep") + counter.of("lock"), 0);
     assert_eq!(memory.all().len(), 201);
+    pool.close().await;
+    db.remove().await;
+}
+
+async fn partitions_that_a_tick_wakes_are_asked_for_together<S: Family>() {
+    const PARTITIONS: u32 = 16;
+    const ROUNDS: i64 = 20;
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let counter = Counter::before(&db.pool).await;
+    let pool = counter.pool(&db.pool).await;
+    let queue =
+        builder_on(pool.clone()).processors(PARTITIONS as usize).queue("q", Partitions::of(PARTITIONS));
+    let handle = queue.leased(memory.handler()).start().await.unwrap();
+    let one_each: Vec<_> = (0..PARTITIONS).map(|n| EnqueueMessage::new("x").partition(n)).collect();
+    counter.reset();
+    for round in 1..=ROUNDS {
+        handle.outbox().enqueue_batch(&db.pool, "q", &one_each).await.unwrap();
+        let goal = round * i64::from(PARTITIONS);
+        eventually("the round is settled", async || settled(&db.pool).await == goal).await;
+    }
+    handle.stop().await;
+    let (acquires, settles) = (counter.of("acquire"), counter.of("settle"));
+    let one_by_one = ROUNDS * i64::from(PARTITIONS);
+    println!("{acquires} acquires and {settles} settlements; one by one, {one_by_one} of each");
+    assert!(acquires <= one_by_one / 2 && settles <= one_by_one / 2, "{acquires} and {settles}");
+    assert_consistent(&db.pool).await;
     pool.close().await;
     db.remove().await;
 }

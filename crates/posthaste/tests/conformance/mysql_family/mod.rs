@@ -15,6 +15,7 @@ mod refused_commits;
 mod schema;
 mod silence;
 mod testing;
+mod together;
 mod wire;
 
 use std::hash::{BuildHasher, RandomState};

@@ -48,14 +48,17 @@ WITH tip AS MATERIALIZED (
     ) c
     WHERE t.is_for_us AND (NOT $2 OR t.partition_id = ANY (ARRAY(SELECT id FROM partition)))
 ), commit AS MATERIALIZED (
-    SELECT set_config('synchronous_commit', 'off', true) AS setting WHERE EXISTS (SELECT FROM locked)
+    SELECT set_config('synchronous_commit', 'off', true) AS setting,
+           -- One of many does not keep the others waiting: then each asks alone.
+           CASE WHEN cardinality($3::integer[]) > 1 THEN set_config('lock_timeout', '1s', true) ELSE '' END AS patience
+    WHERE EXISTS (SELECT FROM locked)
 ), link AS (
     INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)
     SELECT $1, l.partition_id, l.epoch + 1, l.processed_seq,
            least(l.attempts::bigint + CASE WHEN l.owner = l.claimant AND l.epoch <> l.handled_epoch THEN 0 ELSE 1 END, 2147483647),
            l.claimant, clock_timestamp() + l.lease_ms * interval '1 ms', l.lease_ms, l.last_error
     FROM locked l, commit
-    WHERE commit.setting IS NOT NULL
+    WHERE commit.setting IS NOT NULL AND commit.patience IS NOT NULL
     ON CONFLICT DO NOTHING
     RETURNING partition_id, epoch, attempts
 ), batch AS MATERIALIZED (

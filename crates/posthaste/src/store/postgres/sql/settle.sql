@@ -34,7 +34,9 @@ WITH tip AS MATERIALIZED (
         FOR KEY SHARE
     ) c
 ), commit AS MATERIALIZED (
-    SELECT CASE WHEN $2 THEN set_config('synchronous_commit', 'off', true) ELSE '' END AS setting
+    SELECT CASE WHEN $2 THEN set_config('synchronous_commit', 'off', true) ELSE '' END AS setting,
+           -- One of many does not keep the others waiting: then each asks alone.
+           CASE WHEN cardinality($3::integer[]) > 1 THEN set_config('lock_timeout', '1s', true) ELSE '' END AS patience
     WHERE EXISTS (SELECT FROM locked)
 ), link AS (
     INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)
@@ -45,7 +47,7 @@ WITH tip AS MATERIALIZED (
            CASE WHEN l.goes_on THEN l.lease_ms END,
            CASE WHEN l.goes_on THEN NULL ELSE l.last_error END
     FROM locked l, commit
-    WHERE commit.setting IS NOT NULL
+    WHERE commit.setting IS NOT NULL AND commit.patience IS NOT NULL
     ON CONFLICT DO NOTHING
     RETURNING partition_id, epoch, processed_seq, attempts, owner
 ), buried AS (
