@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either, MySqlConnection, mysql::MySqlRow};
 
 use super::{
-    MySqlStore, REST,
+    BEGIN, MySqlStore, REST,
     cursor::{self, Offer, Tip},
 };
 use crate::{
@@ -20,11 +20,6 @@ use crate::{
         together::{self, Ask, Together},
     },
 };
-
-/// Around what is written: a process that falls silent before the end, after an error in the middle, does not keep locks for long.
-const BEGIN: [&str; 2] = ["SET SESSION wait_timeout = 3", "START TRANSACTION"];
-const END: [&str; 2] = ["COMMIT", REST];
-const ROLLBACK: &str = "ROLLBACK; SET SESSION wait_timeout = 600";
 
 /// A value in the text of a statement. None of them can be taken for SQL.
 enum Value<'v> {
@@ -86,7 +81,8 @@ async fn run_all(store: &MySqlStore, statements: &[String]) -> Result<Vec<Done>>
         let mut taken = store.connection().await?;
         let done = run(&mut taken, statements.join("; ")).await;
         if done.as_ref().is_err_and(OutboxError::leaves_connection_usable) {
-            let end = sqlx::raw_sql(ROLLBACK).execute(&mut *taken).await;
+            let rollback = AssertSqlSafe(format!("ROLLBACK; {REST}"));
+            let end = sqlx::raw_sql(rollback).execute(&mut *taken).await;
             taken.keep_if_usable(end.map_err(OutboxError::from))?;
             return done;
         }
@@ -144,8 +140,8 @@ impl Ask<MySqlStore> for Acquiring {
         let reads = wanted
             .iter()
             .map(|(ask, offer)| read(store, ask.claim.partition_id, offer.processed_seq, offer.most));
-        let (appended, mut reads) = write_then_read(store, appends, reads.collect::<Result<_>>()?).await?;
-        let mut appended = appended.into_iter();
+        let (appended, reads) = write_then_read(store, appends, reads.collect::<Result<_>>()?).await?;
+        let (mut appended, mut reads) = (appended.into_iter(), reads.into_iter());
         let mut answers = Vec::with_capacity(asks.len());
         for (ask, offer) in asks.iter().zip(offers) {
             answers.push(match offer {
@@ -194,24 +190,24 @@ impl Acquiring {
     }
 }
 
-/// How many rows each of the first ones wrote, in one transaction; and what the others read behind it.
+/// How many rows each of the first ones wrote, in one transaction; and what the others read behind it. A process that falls silent
+/// in the middle, after an error, does not keep locks for long.
 async fn write_then_read(
     store: &MySqlStore,
     writes: Vec<String>,
     reads: Vec<String>,
-) -> Result<(Vec<u64>, impl Iterator<Item = Vec<MySqlRow>>)> {
+) -> Result<(Vec<u64>, Vec<Vec<MySqlRow>>)> {
     let count = writes.len();
-    let mut statements = Vec::new();
-    if count > 0 {
-        statements.extend(BEGIN.map(str::to_owned));
-        statements.extend(writes);
-        statements.extend(END.map(str::to_owned));
-        statements.extend(reads);
+    if count == 0 {
+        return Ok((Vec::new(), Vec::new()));
     }
-    let done = if count > 0 { run_all(store, &statements).await? } else { Vec::new() };
-    let mut done = done.into_iter().skip(BEGIN.len());
+    let begin: Vec<_> = BEGIN.split("; ").map(str::to_owned).collect();
+    let (before, end) = (begin.len(), ["COMMIT", REST].map(str::to_owned));
+    let after = end.len();
+    let statements = [begin, writes, end.to_vec(), reads].concat();
+    let mut done = run_all(store, &statements).await?.into_iter().skip(before);
     let written = done.by_ref().take(count).map(|done| done.affected).collect();
-    Ok((written, done.skip(END.len()).map(|done| done.rows)))
+    Ok((written, done.skip(after).map(|done| done.rows).collect()))
 }
 
 /// A batch to settle, in which nothing is to be buried.
