@@ -29,7 +29,8 @@ pub struct BenchOptions {
     /// How often each system runs; they take turns
     #[arg(long, default_value = "3", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// End with one JSON object instead of tables
+    /// End with one JSON object instead of tables. Its `ok` says that every run of posthaste and of the bare table counts, not
+    /// that a bar is held
     #[arg(long)]
     json: bool,
     /// A small load on posthaste and the bare table only, to see that all works: not for measuring
@@ -89,6 +90,7 @@ pub fn run(options: &BenchOptions) -> Result<()> {
         let record = server.record();
         eprintln!("xtask: {} is {}", record.database, record.version);
         command.args(["--url", &record.url, "--server-pid", &record.pid.to_string()]);
+        command.args(["--server", &record.version]);
     }
     command.args(options.json.then_some("--json")).args(options.quick.then_some("--quick"));
     command.args(options.systems.iter().flat_map(|name| ["--system", name]));

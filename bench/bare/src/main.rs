@@ -1,21 +1,19 @@
-//! The limit: the same messages (partition, type, time, payload) into a table with an id key and nothing else, one statement for
-//! those of a transaction, and nobody who reads or removes them. What a message costs beyond this is what an outbox costs.
+//! The limit: the same messages into a table with an id key and nothing else, one statement for those of a transaction, and nobody
+//! who reads or removes them. What a message costs beyond this is what an outbox costs. A row has what a message has: partition,
+//! type, time and payload; in the variant `payload` it has the partition and the payload only.
 
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use harness::{Database, Inbox, Outgoing, Producer, System, Target};
 use sqlx::{
-    Connection, MySqlConnection, PgConnection, QueryBuilder, SqliteConnection,
+    AssertSqlSafe, Connection, MySqlConnection, PgConnection, QueryBuilder, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
 fn main() -> ExitCode {
     harness::main::<Bare>()
 }
-
-/// That of messages whose sender names none.
-const TYPE: &str = "application/octet-stream";
 
 struct Bare {
     target: Target,
@@ -28,6 +26,15 @@ enum Session {
 }
 
 impl Bare {
+    /// What a message has besides; nothing in the variant without it.
+    fn more(&self, columns: &'static str) -> Result<&'static str> {
+        match self.target.variant.as_deref() {
+            None => Ok(columns),
+            Some("payload") => Ok(""),
+            Some(other) => bail!("no variant {other:?}: payload, or none for all that a message has"),
+        }
+    }
+
     async fn session(&self) -> Result<Session> {
         let url = &self.target.url;
         Ok(match self.target.database {
@@ -57,15 +64,18 @@ impl System for Bare {
     async fn prepare(&self) -> Result<()> {
         match &mut self.session().await? {
             Session::Postgres(conn) => {
-                sqlx::raw_sql("CREATE TABLE bare (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, partition int NOT NULL, payload_type text NOT NULL, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), payload bytea NOT NULL)")
+                let more = self.more("payload_type text NOT NULL DEFAULT 'application/octet-stream', created_at timestamptz NOT NULL DEFAULT clock_timestamp(),")?;
+                sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE bare (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, partition int NOT NULL, {more} payload bytea NOT NULL)")))
                     .execute(conn).await?;
             }
             Session::Mysql(conn) => {
-                sqlx::raw_sql("CREATE TABLE bare (id bigint AUTO_INCREMENT PRIMARY KEY, `partition` int NOT NULL, payload_type varchar(255) NOT NULL, created_at datetime(6) NOT NULL DEFAULT current_timestamp(6), payload mediumblob NOT NULL) ENGINE = InnoDB")
+                let more = self.more("payload_type varchar(255) NOT NULL DEFAULT 'application/octet-stream', created_at datetime(6) NOT NULL DEFAULT current_timestamp(6),")?;
+                sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE bare (id bigint AUTO_INCREMENT PRIMARY KEY, `partition` int NOT NULL, {more} payload mediumblob NOT NULL) ENGINE = InnoDB")))
                     .execute(conn).await?;
             }
             Session::Sqlite(conn) => {
-                sqlx::raw_sql("CREATE TABLE bare (id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, payload_type TEXT NOT NULL, created_at INTEGER NOT NULL DEFAULT (unixepoch()), payload BLOB NOT NULL)")
+                let more = self.more("payload_type TEXT NOT NULL DEFAULT 'application/octet-stream', created_at INTEGER NOT NULL DEFAULT (unixepoch()),")?;
+                sqlx::raw_sql(AssertSqlSafe(format!("CREATE TABLE bare (id INTEGER PRIMARY KEY AUTOINCREMENT, partition INTEGER NOT NULL, {more} payload BLOB NOT NULL)")))
                     .execute(conn).await?;
             }
         }
@@ -113,18 +123,17 @@ impl Producer for Session {
                 let payloads: Vec<_> = messages.iter().map(|message| message.payload.as_slice()).collect();
                 let mut tx = conn.begin().await?;
                 if let [one] = messages {
-                    sqlx::query("INSERT INTO bare (partition, payload_type, payload) VALUES ($1, $2, $3)")
+                    sqlx::query("INSERT INTO bare (partition, payload) VALUES ($1, $2)")
                         .bind(one.partition.cast_signed())
-                        .bind(TYPE)
                         .bind(one.payload.as_slice())
                         .execute(&mut *tx)
                         .await?;
                     return Ok(tx.commit().await?);
                 }
                 sqlx::query(
-                    "INSERT INTO bare (partition, payload_type, payload) SELECT partition, $1, payload FROM UNNEST($2::int4[], $3::bytea[]) AS message (partition, payload)",
+                    "INSERT INTO bare (partition, payload) SELECT * FROM UNNEST($1::int4[], $2::bytea[])",
                 )
-                .bind(TYPE).bind(partitions)
+                .bind(partitions)
                 .bind(payloads)
                 .execute(&mut *tx)
                 .await?;
@@ -132,18 +141,18 @@ impl Producer for Session {
             }
             Self::Mysql(conn) => {
                 let mut tx = conn.begin().await?;
-                let mut insert = QueryBuilder::new("INSERT INTO bare (`partition`, payload_type, payload) ");
+                let mut insert = QueryBuilder::new("INSERT INTO bare (`partition`, payload) ");
                 insert.push_values(messages, |mut row, message| {
-                    row.push_bind(message.partition).push_bind(TYPE).push_bind(message.payload.as_slice());
+                    row.push_bind(message.partition).push_bind(message.payload.as_slice());
                 });
                 insert.build().execute(&mut *tx).await?;
                 tx.commit().await?;
             }
             Self::Sqlite(conn) => {
                 let mut tx = conn.begin_with("BEGIN IMMEDIATE").await?;
-                let mut insert = QueryBuilder::new("INSERT INTO bare (partition, payload_type, payload) ");
+                let mut insert = QueryBuilder::new("INSERT INTO bare (partition, payload) ");
                 insert.push_values(messages, |mut row, message| {
-                    row.push_bind(message.partition).push_bind(TYPE).push_bind(message.payload.as_slice());
+                    row.push_bind(message.partition).push_bind(message.payload.as_slice());
                 });
                 insert.build().execute(&mut *tx).await?;
                 tx.commit().await?;

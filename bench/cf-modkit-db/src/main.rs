@@ -185,6 +185,8 @@ impl TransactionalHandler for Handler {
             database::insert_effects(conn, &origins?).await?;
             messages.iter().try_for_each(|message| self.got(message))
         };
-        done.await.map_or_else(|error| reject(&error), |()| HandlerResult::Success)
+        // What the database says, a deadlock for one, is no fault of the messages.
+        let retry = |error: anyhow::Error| HandlerResult::Retry { reason: error.to_string() };
+        done.await.map_or_else(retry, |()| HandlerResult::Success)
     }
 }

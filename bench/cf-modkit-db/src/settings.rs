@@ -1,4 +1,5 @@
-//! Its settings for a load: the profile that its documentation names for it, and the batch size that was fastest here.
+//! Its settings for a load: the profile that its documentation names for it, and what was fastest of what was tried; docs/performance.md
+//! has the numbers.
 
 use std::time::Duration;
 

@@ -31,6 +31,15 @@ pub struct Verdict {
     pub out_of_order: u64,
 }
 
+impl Verdict {
+    /// Everything arrived, in order, and once. In transactional mode a message comes again if its transaction did not commit, and it
+    /// is the effects that are there once.
+    pub fn is_good(self, load: &Load) -> bool {
+        let duplicates = if load.transactional { 0 } else { self.duplicates };
+        Self { duplicates, ..self } == Self::default()
+    }
+}
+
 pub struct Judge {
     load: Load,
     lanes: Mutex<Lanes>,
@@ -194,6 +203,12 @@ mod tests {
         let judge = Judge::of(&load());
         deliver(&judge, &IN_ORDER);
         assert_eq!(judge.verdict(), Verdict::default());
+        assert!(judge.verdict().is_good(&load()));
+        // Where effects tell, a message may come again.
+        let again = Verdict { duplicates: 1, ..Verdict::default() };
+        assert!(!again.is_good(&load()) && again.is_good(&Load { transactional: true, ..load() }));
+        let lost = Verdict { missing: 1, ..Verdict::default() };
+        assert!(!lost.is_good(&Load { transactional: true, ..load() }));
     }
 
     #[test]

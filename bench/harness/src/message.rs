@@ -1,10 +1,11 @@
 //! A message of the benchmark: who sent it, as its how-manieth, and filler.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::workload::Load;
 
-const HEADER: usize = 12;
+/// Producer, number, and how long all of it is.
+const HEADER: usize = 4 + 8 + 4;
 
 /// A message to send.
 #[derive(Debug, Clone)]
@@ -26,23 +27,37 @@ impl Origin {
         let mut payload = Vec::with_capacity(load.payload_bytes.max(HEADER));
         payload.extend(self.producer.to_be_bytes());
         payload.extend(self.number.to_be_bytes());
-        // Nothing that a database could compress away.
-        let mut noise = self.number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        while payload.len() < load.payload_bytes {
-            noise ^= noise << 13;
-            noise ^= noise >> 7;
-            noise ^= noise << 17;
-            payload.extend(noise.to_be_bytes());
-        }
+        payload.extend(length(load.payload_bytes.max(HEADER)));
+        let filler = noise(self.number).take(load.payload_bytes.saturating_sub(HEADER).div_ceil(8));
+        payload.extend(filler.flatten());
         payload.truncate(load.payload_bytes.max(HEADER));
         Outgoing { partition: load.partition(self.producer, self.number), payload }
     }
 
     pub fn of(payload: &[u8]) -> Result<Self> {
         let (producer, rest) = payload.split_first_chunk().context("a payload without a producer")?;
-        let (number, _) = rest.split_first_chunk().context("a payload without a number")?;
-        Ok(Self { producer: u32::from_be_bytes(*producer), number: u64::from_be_bytes(*number) })
+        let (number, rest) = rest.split_first_chunk().context("a payload without a number")?;
+        let number = u64::from_be_bytes(*number);
+        let filler = rest.strip_prefix(&length(payload.len())).context("a payload of another length")?;
+        let is_whole = filler.chunks(8).zip(noise(number)).all(|(part, sent)| sent.starts_with(part));
+        ensure!(is_whole, "a payload that is not the one that was sent");
+        Ok(Self { producer: u32::from_be_bytes(*producer), number })
     }
+}
+
+fn length(bytes: usize) -> [u8; 4] {
+    u32::try_from(bytes).unwrap_or(u32::MAX).to_be_bytes()
+}
+
+/// Nothing that a database could compress away, and the same again for the same number.
+fn noise(number: u64) -> impl Iterator<Item = [u8; 8]> {
+    let seed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let next = |noise: &u64| {
+        let noise = noise ^ (noise << 13);
+        let noise = noise ^ (noise >> 7);
+        Some(noise ^ (noise << 17))
+    };
+    std::iter::successors(Some(seed), next).skip(1).map(u64::to_be_bytes)
 }
 
 #[cfg(test)]
@@ -59,5 +74,10 @@ mod tests {
             (Origin::of(&message.payload).expect("it has a header"), message.payload.len()),
             (origin, 200)
         );
+        let mut changed = message.payload;
+        *changed.last_mut().expect("it has bytes") ^= 1;
+        assert!(Origin::of(&changed).is_err());
+        changed.pop();
+        assert!(Origin::of(&changed).is_err());
     }
 }

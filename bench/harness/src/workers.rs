@@ -65,7 +65,8 @@ impl WorkerProcess {
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut child = Command::new(program)
             .args(arguments)
-            .stdin(Stdio::null())
+            // Open for as long as this process is there: its end ends them too.
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
@@ -84,7 +85,8 @@ impl WorkerProcess {
         if let Some(id) = self.child.id() {
             kill(Pid::from_raw(id.try_into()?), Signal::SIGTERM)?;
         }
-        self.child.wait().await?;
+        let ended = self.child.wait().await?;
+        anyhow::ensure!(ended.success(), "a worker process ended with {ended}");
         self.arrivals.await?
     }
 }

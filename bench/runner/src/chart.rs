@@ -20,12 +20,9 @@ fn measure(summary: &Summary) -> (&'static str, fn(&Medians) -> Option<f64>) {
 
 pub fn svg(summary: &Summary) -> String {
     let (unit, value) = measure(summary);
-    let rows: Vec<_> = summary
-        .systems
-        .iter()
-        .filter_map(|(name, medians)| Some((name.as_str(), value(medians)?, medians.per_s_spread)))
-        .collect();
-    let longest = rows.iter().map(|(_, value, _)| *value).fold(f64::MIN_POSITIVE, f64::max);
+    let rows: Vec<_> =
+        summary.systems.iter().filter_map(|(name, medians)| Some((name.as_str(), value(medians)?))).collect();
+    let longest = rows.iter().map(|(_, value)| *value).fold(f64::MIN_POSITIVE, f64::max);
     #[expect(clippy::cast_precision_loss, reason = "a handful of rows")]
     let height = HEAD + ROW * rows.len() as f64 + 10.0;
     let mut svg = format!(
@@ -37,7 +34,7 @@ pub fn svg(summary: &Summary) -> String {
         summary.db, summary.workload, summary.rounds
     );
     let mut top = HEAD;
-    for (name, value, _) in rows {
+    for (name, value) in rows {
         let length = (WIDTH - LABELS - VALUES) * value / longest;
         let colour = if name.starts_with("posthaste") { "#0969da" } else { "#8c959f" };
         let number = if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") };

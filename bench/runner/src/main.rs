@@ -3,6 +3,7 @@
 
 mod bars;
 mod chart;
+mod circumstances;
 mod rounds;
 mod summary;
 mod systems;
@@ -14,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use clap::Parser;
 use harness::{Database, Workload};
 
+use circumstances::Circumstances;
 use rounds::Course;
 use summary::Summary;
 
@@ -27,7 +29,8 @@ struct Options {
     /// How often each system runs
     #[arg(long, default_value = "3", value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// End with one JSON object instead of tables
+    /// End with one JSON object instead of tables. Its `ok` says that every run of posthaste and of the bare table counts,
+    /// not that a bar is held
     #[arg(long)]
     json: bool,
     /// A small load on posthaste and the bare table, once, to see that all works; writes no files
@@ -44,6 +47,9 @@ struct Options {
     url: String,
     #[arg(long)]
     server_pid: Option<u32>,
+    /// What the server is, for the results
+    #[arg(long)]
+    server: Option<String>,
     /// The folder of the adapters' programs
     #[arg(long)]
     adapters: PathBuf,
@@ -89,8 +95,8 @@ fn run(options: &Options) -> Result<bool> {
     let rounds = if options.quick { 1 } else { options.rounds };
     let has_round_trips =
         !options.quick && options.db != Database::Sqlite && options.workload != Workload::Scale;
-    let runs = course.run(entrants, rounds, has_round_trips)?;
-    let summary = Summary::of(&course, rounds, &runs);
+    let runs = course.run(entrants, rounds, has_round_trips);
+    let summary = Summary::of(&course, rounds, Circumstances::of(options), &runs);
     if options.json {
         println!("{}", serde_json::to_string(&summary)?);
     } else {
@@ -105,7 +111,9 @@ fn run(options: &Options) -> Result<bool> {
 fn write(options: &Options, summary: &Summary) -> Result<()> {
     let folder = &options.results;
     fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let file = |ending: &str| folder.join(format!("{}-{}.{ending}", summary.db, summary.workload));
+    // What only some took part in does not replace what all did.
+    let some = if options.systems.is_empty() { "" } else { "-some" };
+    let file = |ending: &str| folder.join(format!("{}-{}{some}.{ending}", summary.db, summary.workload));
     for (path, text) in
         [(file("json"), serde_json::to_string_pretty(summary)? + "\n"), (file("svg"), chart::svg(summary))]
     {

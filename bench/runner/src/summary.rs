@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::{
     bars::{self, Bar},
+    circumstances::Circumstances,
     rounds::{Course, Runs, database_name},
     systems::{BARE, OURS},
 };
@@ -52,6 +53,7 @@ pub struct Summary {
     pub db: &'static str,
     pub workload: String,
     pub rounds: u32,
+    pub circumstances: Circumstances,
     pub systems: BTreeMap<String, Medians>,
     pub ratios: BTreeMap<String, Ratios>,
     /// Runs that do not count, by system: why.
@@ -62,7 +64,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub fn of(course: &Course, rounds: u32, all: &[Runs]) -> Self {
+    pub fn of(course: &Course, rounds: u32, circumstances: Circumstances, all: &[Runs]) -> Self {
         let entrants: BTreeMap<_, _> =
             all.iter().map(|runs| (runs.entrant.name.clone(), Medians::of(runs))).collect();
         let bars = bars::judge(course.database, course.workload, &entrants);
@@ -75,11 +77,12 @@ impl Summary {
         let failed = all.iter().filter(|runs| !runs.failures.is_empty());
         let failures: BTreeMap<_, _> =
             failed.map(|runs| (runs.entrant.name.clone(), runs.failures.clone())).collect();
-        let vouched_for = |name: &String| name.starts_with(OURS) || name == BARE;
+        let vouched_for = |name: &String| name.starts_with(OURS) || name.starts_with(BARE);
         Self {
             db: database_name(course.database),
             workload: course.workload.name(),
             rounds,
+            circumstances,
             bars,
             ok: !failures.keys().any(vouched_for),
             systems,

@@ -17,6 +17,12 @@ pub struct Entrant {
 pub const OURS: &str = "posthaste";
 pub const BARE: &str = "bare";
 pub const PREDECESSOR: &str = "cf-modkit-db";
+/// Our fixed profiles, which the one that adapts itself is measured by.
+pub const FIXED: [(&str, &str); 3] = [
+    ("posthaste-default", "default"),
+    ("posthaste-high-throughput", "high-throughput"),
+    ("posthaste-low-latency", "low-latency"),
+];
 /// The sizes of `scale`, smallest first.
 pub const SCALES: [(&str, u64); 4] = [
     ("posthaste-10k", 10_000),
@@ -50,17 +56,22 @@ pub fn entrants(database: Database, workload: Workload, quick: bool) -> Vec<Entr
     if quick {
         return entrants;
     }
+    if workload == Workload::Batch {
+        entrants.push(entrant("bare-payload", "bench-bare", Some("payload")));
+    }
     if workload == Workload::Held {
         entrants.push(Entrant { workload: Some(Workload::Batch), ..ours("posthaste-not-held", None) });
     }
     if matches!(workload, Workload::Batch | Workload::Backlog | Workload::Latency) {
-        entrants.push(ours("posthaste-high-throughput", Some("high-throughput")));
-        entrants.push(ours("posthaste-low-latency", Some("low-latency")));
+        let fixed = FIXED.map(|(name, profile)| ours(name, Some(profile)));
+        entrants.extend(fixed);
     }
     entrants.push(entrant(PREDECESSOR, "bench-cf-modkit-db", None));
     entrants.push(entrant("cf-modkit-db-vacuum", "bench-cf-modkit-db", Some("vacuum")));
-    if database == Database::Postgres && workload != Workload::Transactional {
+    if database == Database::Postgres {
         entrants.push(entrant("pgmq", "bench-pgmq", None));
+    }
+    if database == Database::Postgres && workload != Workload::Transactional {
         entrants.push(entrant("graphile-worker", "bench-graphile-worker", None));
     }
     entrants

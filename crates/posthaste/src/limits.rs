@@ -52,7 +52,7 @@ pub(crate) const MAX_DEAD_LETTER_PAGE_BYTES: i64 = 16 * 1024 * 1024;
 
 /// The most savepoints in one transaction: beyond 64 every other session pays for looking at them.
 pub(crate) const MAX_SAVEPOINTS: u32 = 50;
-/// The most messages of a segment; `tick.sql` and `recover.sql` say the same.
+/// The most messages of a segment, and on MySQL of a run without seqs; `tick.sql` and `recover.sql` say the same.
 pub(crate) const SEGMENT: i64 = 256;
 /// How long one execution of a processor goes on before it lets others have its permit.
 pub(crate) const PROCESSOR_SLICE: Duration = Duration::from_secs(1);

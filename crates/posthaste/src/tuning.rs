@@ -54,7 +54,7 @@ const fn mins(n: u64) -> Duration {
 }
 
 impl WorkerTuning {
-    /// As the `batch_size` of a processor: 10 messages at first, twice as many while its batches are full, up to 500, and
+    /// As the `batch_size` of a processor: 100 messages at first, twice as many while its batches are full, up to 500, and
     /// half as many while they are nearly empty.
     pub const ADAPTIVE: u32 = u32::MAX;
 

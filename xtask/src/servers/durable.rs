@@ -8,7 +8,7 @@ use crate::{database::Database, failure::Result};
 /// A kind of server with settings for measuring; of two settings of one name, a server takes the later.
 pub struct Durable(pub Box<dyn Engine>);
 
-/// Everything else is as the distribution sets it.
+/// Besides what every private server is started with, of which `fsync` and the like are taken back here.
 const POSTGRES: [&str; 6] = [
     "fsync=on",
     "full_page_writes=on",

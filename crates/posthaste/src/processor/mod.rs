@@ -54,7 +54,7 @@ const LOCKED_FOR_LONG: Duration = Duration::from_secs(30);
 /// How often to look whether the queue was paused while its handler is at work.
 const PAUSE_LOOK: Duration = Duration::from_millis(500);
 /// How many messages a processor that adapts to the load takes; [`WorkerTuning::ADAPTIVE`] says the same.
-const LEAST_ADAPTIVE: u32 = 10;
+const LEAST_ADAPTIVE: u32 = 100;
 const MOST_ADAPTIVE: u32 = 500;
 
 /// What a queue's processors have in common.
@@ -127,6 +127,17 @@ impl Turn<'_> {
     }
 }
 
+/// How many messages are taken at once, and never more than these.
+fn sizes(tuning: &WorkerTuning, most: u32) -> Poison {
+    let threshold = tuning.degradation_threshold;
+    match tuning.batch_size {
+        WorkerTuning::ADAPTIVE => {
+            Poison::new(LEAST_ADAPTIVE.min(most), threshold).adapting(MOST_ADAPTIVE.min(most))
+        }
+        size => Poison::new(size.min(most), threshold),
+    }
+}
+
 impl<S: Store> Processor<S> {
     pub(crate) fn new(of: Arc<ProcessedQueue<S>>, partition_id: i32, shared: Shared<S>) -> Self {
         let (is_transactional, most) = match &of.mode {
@@ -134,13 +145,7 @@ impl<S: Store> Processor<S> {
             Mode::Transactional { .. } => (true, u32::MAX),
             Mode::Leased(_) => (false, u32::MAX),
         };
-        let threshold = of.tuning.degradation_threshold;
-        let poison = match of.tuning.batch_size {
-            WorkerTuning::ADAPTIVE => {
-                Poison::new(LEAST_ADAPTIVE, threshold).adapting(MOST_ADAPTIVE.min(most))
-            }
-            size => Poison::new(size.min(most), threshold),
-        };
+        let poison = sizes(&of.tuning, most);
         let claim = Claim {
             partition_id,
             owner: shared.owner,
@@ -379,5 +384,33 @@ impl<S: Store> WorkerAction for Processor<S> {
             }
             result => result,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_batch_is_larger_than_its_mode_allows() {
+        let adaptive = WorkerTuning::processor().batch_size(WorkerTuning::ADAPTIVE);
+        for (tuning, first, last) in [
+            (WorkerTuning::processor().batch_size(7), 7, 7),
+            (WorkerTuning::processor().batch_size(1000), MAX_SAVEPOINTS, MAX_SAVEPOINTS),
+            (adaptive, MAX_SAVEPOINTS, MAX_SAVEPOINTS),
+        ] {
+            let mut sizes = sizes(&tuning, MAX_SAVEPOINTS);
+            assert_eq!(sizes.size(), first);
+            for _ in 0..10 {
+                sizes.succeeded(usize::MAX, 0);
+            }
+            assert_eq!(sizes.size(), last);
+        }
+        let mut sizes = sizes(&adaptive, u32::MAX);
+        assert_eq!(sizes.size(), LEAST_ADAPTIVE);
+        for _ in 0..10 {
+            sizes.succeeded(usize::MAX, 0);
+        }
+        assert_eq!(sizes.size(), MOST_ADAPTIVE);
     }
 }

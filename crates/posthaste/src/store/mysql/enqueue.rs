@@ -1,5 +1,6 @@
 //! What goes in: queues and messages.
 
+use futures_util::TryStreamExt;
 use sqlx::{
     AssertSqlSafe, Connection, MySql, MySqlConnection, Row,
     mysql::{MySqlArguments, MySqlRow},
@@ -7,14 +8,16 @@ use sqlx::{
 };
 use uuid::Uuid;
 
-use super::{MySqlStore, NO_SAVEPOINT, Tries, number, query, work};
+use super::{
+    MySqlStore, NO_SAVEPOINT, SYNTAX, Tries, number,
+    pending::pend,
+    query,
+    text::{Value, filled, run},
+    work,
+};
 use crate::{
     OutboxError, Partitions,
-    store::{
-        Enqueued, NewMessage, Queue, READER, Result, Ticket,
-        answer::ANSWER_LIMIT,
-        segments::{array, json},
-    },
+    store::{Enqueued, NewMessage, Queue, READER, Result, Ticket, answer::ANSWER_LIMIT, segments::json},
 };
 
 /// What a message takes in a packet besides its values, at most.
@@ -22,7 +25,7 @@ const OVERHEAD: usize = 128;
 /// The most messages in one statement.
 const MOST: usize = 50_000;
 /// How many are taken back at once.
-const TAKEN_BACK: usize = 10_000;
+const TAKEN_BACK: usize = 500;
 
 pub(super) async fn register_queue(store: &MySqlStore, name: &str, partitions: Partitions) -> Result<Queue> {
     let count = partitions.count();
@@ -186,6 +189,15 @@ async fn write_and_pend(
     messages: &[NewMessage<'_>],
     ids: &mut Vec<i64>,
 ) -> Result<()> {
+    if let [message] = messages
+        && store.shared.is_mariadb
+    {
+        match write_and_pend_one(store, conn, message, ids).await {
+            // Blocks are other ones in a session that is set to Oracle's ways.
+            Err(OutboxError::Database(error)) if number(&error) == Some(SYNTAX) => {}
+            done => return done,
+        }
+    }
     let before = ids.len();
     write_chunk(store, conn, messages, ids).await?;
     let written = ids.get(before..).unwrap_or_default();
@@ -196,26 +208,49 @@ async fn write_and_pend(
             messages.len()
         )));
     }
-    let pend = if let ([id], [message]) = (written, messages) {
-        query(&store.sql().pend_one).bind(*id).bind(message.partition_id)
-    } else {
-        let pending = written.iter().zip(messages).map(|(id, message)| (*id, message.partition_id));
-        query(&store.sql().pend).bind(json(&pending.collect::<Vec<_>>()))
-    };
-    pend.execute(conn).await?;
+    let messages = written.iter().zip(messages).map(|(id, message)| (*id, message.partition_id));
+    sqlx::raw_sql(AssertSqlSafe(pend(&store.sql().pend, messages))).execute(conn).await?;
     Ok(())
+}
+
+/// In one statement of two, of which the second may fail.
+async fn write_and_pend_one(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    message: &NewMessage<'_>,
+    ids: &mut Vec<i64>,
+) -> Result<()> {
+    let statement = bind_message(query(&store.sql().enqueue_one_mariadb), message).bind(message.partition_id);
+    let mut answers = statement.fetch(conn);
+    // To the end: an error may come behind the row.
+    let mut written = Err(sqlx::Error::RowNotFound.into());
+    while let Some(row) = answers.try_next().await? {
+        ids.push(row.try_get(0)?);
+        written = Ok(());
+    }
+    written
 }
 
 /// A message that is not pending would not be delivered: it must not be there at all.
 async fn take_back(store: &MySqlStore, conn: &mut MySqlConnection, ids: &[i64]) {
     for ids in ids.chunks(TAKEN_BACK) {
-        for statement in [&store.sql().taken, &store.sql().vacuum_messages] {
-            if let Err(error) = query(statement).bind(array(ids)).execute(&mut *conn).await {
-                tracing::warn!(%error, "cannot take back what was enqueued: if the transaction is still there, roll it back");
-                return;
-            }
+        if let Err(error) = remove(store, conn, ids).await {
+            tracing::warn!(%error, "cannot take back what was enqueued: if the transaction is still there, roll it back");
+            return;
         }
     }
+}
+
+/// By statements that work in whatever session the caller has, of what is known to be there.
+async fn remove(store: &MySqlStore, conn: &mut MySqlConnection, ids: &[i64]) -> Result<()> {
+    let pended = query(&store.sql().pended).bind(ids.first().copied()).bind(ids.last().copied());
+    let runs = ids_of(&pended.fetch_all(&mut *conn).await?)?;
+    let runs =
+        runs.iter().filter(|id| ids.binary_search(id).is_ok()).map(|id| (&store.sql().take_back_run, id));
+    let messages = ids.iter().map(|id| (&store.sql().take_back_message, id));
+    let removals = runs.chain(messages).map(|(sql, id)| filled(sql, [Value::Number(*id)]));
+    run(conn, removals.collect::<Vec<_>>().join("; ")).await?;
+    Ok(())
 }
 
 /// Writes them, and says which ids they got, also of those before one that the server refuses.
@@ -276,7 +311,7 @@ async fn write_list(
 }
 
 async fn write_one(store: &MySqlStore, conn: &mut MySqlConnection, message: &NewMessage<'_>) -> Result<i64> {
-    let written = bind_message(query(&store.sql().enqueue_one), message).execute(conn).await?;
+    let written = bind_message(query(&store.sql().enqueue_one_mysql), message).execute(conn).await?;
     Ok(written.last_insert_id().cast_signed())
 }
 
@@ -286,7 +321,7 @@ fn bind_message<'q>(
 ) -> Query<'q, MySql, MySqlArguments> {
     statement
         .bind(message.partition_id)
-        .bind(&*message.payload_type)
+        .bind(message.payload_type.as_bytes())
         .bind(message.key.as_deref().map(str::as_bytes))
         .bind(message.headers.as_deref().map(str::as_bytes))
         .bind(&*message.payload)

@@ -7,7 +7,8 @@ use crate::store::{
 };
 
 pub(super) async fn lag(store: &MySqlStore) -> Result<Lagging> {
-    let statement =
-        || query(&store.sql().lag).bind(READER).bind(READER).bind(READER).bind(READER).bind(WINDOW);
+    let statement = || {
+        query(&store.sql().lag).bind(READER).bind(READER).bind(READER).bind(READER).bind(WINDOW).bind(WINDOW)
+    };
     lagging(&store.fetch(statement).await?)
 }

@@ -11,14 +11,19 @@ mod enqueue;
 mod lag;
 mod migrate;
 mod peek;
+mod pending;
 mod statements;
+mod text;
 mod tick;
 mod together;
 mod transaction;
 mod vacuum;
 mod wake;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU32},
+    time::Duration,
+};
 
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, MySql, MySqlConnection, Pool, Transaction,
@@ -97,6 +102,8 @@ use work;
 
 /// A unique key is taken.
 const DUPLICATE: u16 = 1062;
+/// The server does not understand the statement.
+const SYNTAX: u16 = 1064;
 /// There is no savepoint of that name: the transaction in which it was set has ended, or there was none.
 const NO_SAVEPOINT: u16 = 1305;
 /// A lock that is not waited for is taken; MariaDB calls it a wait that took too long.
@@ -122,6 +129,8 @@ struct Shared {
     settlements: Together<MySqlStore, together::Settling>,
     /// The most bytes of one statement.
     max_packet: usize,
+    /// How many messages the runs that the last tick took had, about.
+    run_length: AtomicU32,
 }
 
 impl MySqlStore {
@@ -151,6 +160,7 @@ impl MySqlStore {
                 max_packet: server.max_packet,
                 acquires: Together::default(),
                 settlements: Together::default(),
+                run_length: AtomicU32::new(1),
             }),
         })
     }

@@ -2,7 +2,7 @@
 
 use sqlx::MySqlConnection;
 
-use super::{MySqlStore, query};
+use super::{MySqlStore, pending::first_run, query};
 use crate::{
     OutboxMessage,
     enqueued::EnqueuedMessage,
@@ -41,7 +41,8 @@ pub(super) async fn unsequenced(
     after_id: i64,
     most: u32,
 ) -> Result<Vec<EnqueuedMessage>> {
-    let statement = query(&store.sql().unsequenced).bind(after_id).bind(json(&partition_ids)).bind(most);
+    let statement = query(&store.sql().unsequenced).bind(first_run(after_id)).bind(after_id);
+    let statement = statement.bind(json(&partition_ids)).bind(most);
     peeked::peeked(&statement.fetch_all(conn).await?, queue)
 }
 

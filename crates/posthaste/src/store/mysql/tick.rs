@@ -1,15 +1,21 @@
 //! What gives messages their order.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering::Relaxed, time::Duration};
 
 use sqlx::{AssertSqlSafe, Executor, MySqlConnection, Row};
 
-use super::{BEGIN, MySqlStore, REST, begin, is_locked, query, work};
+use super::{
+    BEGIN, MySqlStore, REST, begin, is_locked,
+    pending::{Run, pend},
+    query,
+    text::{Value, ending_with, filled, removals, run},
+    work,
+};
 use crate::{
     OutboxError,
     store::{
         Horizon, Result, Tick,
-        segments::{array, partitions, segments},
+        segments::{partitions, segments},
     },
 };
 
@@ -27,21 +33,28 @@ pub(super) async fn tick(store: &MySqlStore, most: u32) -> Result<Tick> {
     }
     let most = most.min(MOST).min(u32::try_from(store.most_keys()).unwrap_or(u32::MAX));
     let taken = work!(store, TICK_LIMIT, |conn| take(store, conn, most))?;
-    let Some(taken) = taken else { return Ok(Tick { is_busy: true, ..Tick::default() }) };
-    let count = u32::try_from(taken.len()).unwrap_or(u32::MAX);
+    let Some(Taken { messages, has_more }) = taken else {
+        return Ok(Tick { is_busy: true, ..Tick::default() });
+    };
     Ok(Tick {
-        taken: count.into(),
-        partitions: partitions(&taken),
-        has_more: count >= most,
-        horizon: Horizon::Seen(taken.iter().map(|(id, _)| id.cast_unsigned()).collect()),
+        taken: u64::try_from(messages.len()).unwrap_or(u64::MAX),
+        partitions: partitions(&messages),
+        has_more,
+        horizon: Horizon::Seen(messages.iter().map(|(id, _)| id.cast_unsigned()).collect()),
         ..Tick::default()
     })
 }
 
-/// What a tick took, in the order of the ids; none if another process is at it.
-async fn take(store: &MySqlStore, conn: &mut MySqlConnection, most: u32) -> Result<Option<Vec<(i64, i32)>>> {
+/// What a tick took, in the order of the ids.
+struct Taken {
+    messages: Vec<(i64, i32)>,
+    has_more: bool,
+}
+
+/// None if another process is at it.
+async fn take(store: &MySqlStore, conn: &mut MySqlConnection, most: u32) -> Result<Option<Taken>> {
     let taken = take_and_commit(store, conn, most).await;
-    if !taken.as_ref().is_ok_and(|taken| !taken.is_empty()) {
+    if !taken.as_ref().is_ok_and(|taken| !taken.messages.is_empty()) {
         sqlx::raw_sql(AssertSqlSafe(format!("ROLLBACK; {REST}"))).execute(conn).await?;
     }
     match taken {
@@ -50,31 +63,61 @@ async fn take(store: &MySqlStore, conn: &mut MySqlConnection, most: u32) -> Resu
     }
 }
 
-async fn take_and_commit(
-    store: &MySqlStore,
-    conn: &mut MySqlConnection,
-    most: u32,
-) -> Result<Vec<(i64, i32)>> {
-    let (append, pending) = (&store.sql().tick, store.sql().take.replace("{most}", &most.to_string()));
+async fn take_and_commit(store: &MySqlStore, conn: &mut MySqlConnection, most: u32) -> Result<Taken> {
+    // As many runs as it takes, if they are as long as those of the last tick were.
+    let limit = (most / store.shared.run_length.load(Relaxed)).max(1);
+    let (append, pending) = (&store.sql().tick, ending_with(&store.sql().take, "{most}", &limit.to_string()));
     let rows =
         sqlx::raw_sql(AssertSqlSafe(format!("{BEGIN}; {append}; {pending}"))).fetch_all(&mut *conn).await?;
-    let taken = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-    let taken = taken.collect::<Result<Vec<(i64, i32)>, sqlx::Error>>()?;
-    if taken.is_empty() {
+    let (most, mut runs, mut messages) = (count(most), Vec::new(), Vec::new());
+    for row in &rows {
+        if messages.len() >= most {
+            break;
+        }
+        let run = Run::of(row)?;
+        messages.extend(run.messages());
+        runs.push(run);
+    }
+    if messages.is_empty() {
         // Another tick was faster.
-        return Ok(taken);
+        return Ok(Taken { messages, has_more: false });
     }
-    query(&store.sql().segments).bind(segments(&taken)).execute(&mut *conn).await?;
-    let ids: Vec<_> = taken.iter().map(|(id, _)| *id).collect();
-    let removed = query(&store.sql().taken).bind(array(&ids)).execute(&mut *conn).await?.rows_affected();
-    if removed != u64::try_from(taken.len()).unwrap_or(u64::MAX) {
-        return Err(OutboxError::Unsuitable(format!(
-            "a tick took {} messages, but {removed} of them were pending: is anybody else removing them?",
-            taken.len()
-        )));
-    }
+    let length = u32::try_from(messages.len() / runs.len().max(1)).unwrap_or(u32::MAX);
+    store.shared.run_length.store(length.max(1), Relaxed);
+    let rest = messages.split_off(messages.len().min(most));
+    let has_more = !rest.is_empty() || runs.len() < rows.len() || rows.len() >= count(limit);
+    write(store, conn, &runs, &messages, rest).await?;
     sqlx::raw_sql(AssertSqlSafe(format!("COMMIT; {REST}"))).execute(conn).await?;
-    Ok(taken)
+    Ok(Taken { messages, has_more })
+}
+
+fn count(number: u32) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// Writes the segments of what is taken, and removes its runs from what is pending; the rest of the last one stays so.
+async fn write(
+    store: &MySqlStore,
+    conn: &mut MySqlConnection,
+    runs: &[Run],
+    taken: &[(i64, i32)],
+    rest: Vec<(i64, i32)>,
+) -> Result<()> {
+    let segments = filled(&store.sql().segments, [Value::Array(&segments(taken))]);
+    let rows: Vec<_> = runs.iter().map(Run::bounds).collect();
+    let removals = removals(&store.sql().taken_run, &store.sql().taken, &rows);
+    let removing = removals.len();
+    let rest = (!rest.is_empty()).then(|| pend(&store.sql().pend, rest));
+    let statements = [vec![segments], removals, rest.into_iter().collect()].concat();
+    let done = run(conn, statements.join("; ")).await?;
+    let removed: u64 = done.iter().skip(1).take(removing).map(|done| done.affected).sum();
+    if removed == u64::try_from(runs.len()).unwrap_or(u64::MAX) {
+        return Ok(());
+    }
+    Err(OutboxError::Unsuitable(format!(
+        "a tick took {} runs of messages, but {removed} of them were pending: is anybody else removing them?",
+        runs.len()
+    )))
 }
 
 pub(super) async fn recover(store: &MySqlStore) -> Result<u64> {

@@ -1,79 +1,25 @@
 //! What several partitions ask for in one go: their statements behind each other in one text, those that write in one
 //! transaction. Who writes alone commits alone, and every commit waits for the disk.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
-use futures_util::TryStreamExt;
-use sqlx::{AssertSqlSafe, Either, MySqlConnection, mysql::MySqlRow};
+use sqlx::{AssertSqlSafe, mysql::MySqlRow};
 
 use super::{
     BEGIN, MySqlStore, REST,
     cursor::{self, Offer, Tip},
+    text::{Done, Value, filled, run},
 };
 use crate::{
     OutboxError,
     limits::SEGMENT,
     store::{
-        Acquired, Claim, Queue, READER, Result, Settled, Settlement,
+        Acquired, Claim, Queue, Result, Settled, Settlement,
         answer::answer,
         batch::{count, millis, no_cursor, size},
         together::{self, Ask, Together},
     },
 };
-
-/// A value in the text of a statement. None of them can be taken for SQL.
-enum Value<'v> {
-    Number(i64),
-    Bytes(&'v [u8]),
-    Reader,
-    Null,
-}
-
-impl fmt::Display for Value<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Number(number) => write!(f, "{number}"),
-            Self::Bytes(bytes) => {
-                f.write_str("x'")?;
-                bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
-                f.write_str("'")
-            }
-            Self::Reader => write!(f, "'{READER}'"),
-            Self::Null => f.write_str("NULL"),
-        }
-    }
-}
-
-/// A statement with its values. If the name of a table looks like a place for one, there is no telling, and each partition asks
-/// alone.
-fn filled<const N: usize>(sql: &str, values: [Value<'_>; N]) -> Result<String> {
-    let mut parts = sql.split('?');
-    let first = parts.next().unwrap_or_default().to_owned();
-    if parts.clone().count() != N {
-        return Err(OutboxError::Unsuitable("a name with a question mark".to_owned()));
-    }
-    Ok(parts.zip(values).fold(first, |text, (part, value)| format!("{text}{value}{part}")))
-}
-
-/// What came of one of several statements.
-struct Done {
-    rows: Vec<MySqlRow>,
-    affected: u64,
-}
-
-async fn run(conn: &mut MySqlConnection, text: String) -> Result<Vec<Done>> {
-    let (mut done, mut rows) = (Vec::new(), Vec::new());
-    let mut answers = sqlx::raw_sql(AssertSqlSafe(text)).fetch_many(conn);
-    while let Some(answer) = answers.try_next().await? {
-        match answer {
-            Either::Right(row) => rows.push(row),
-            Either::Left(end) => {
-                done.push(Done { rows: std::mem::take(&mut rows), affected: end.rows_affected() });
-            }
-        }
-    }
-    Ok(done)
-}
 
 /// Once: if others are in the way, they may be in the way of one partition only.
 async fn run_all(store: &MySqlStore, statements: &[String]) -> Result<Vec<Done>> {
@@ -96,7 +42,7 @@ async fn run_all(store: &MySqlStore, statements: &[String]) -> Result<Vec<Done>>
     Ok(done)
 }
 
-fn read(store: &MySqlStore, partition_id: i32, processed_seq: i64, most: i32) -> Result<String> {
+fn read(store: &MySqlStore, partition_id: i32, processed_seq: i64, most: i32) -> String {
     let last = processed_seq + i64::from(most);
     let values = [i64::from(partition_id), processed_seq, last + SEGMENT, last, processed_seq + 1, last];
     filled(&store.sql().read, values.map(Value::Number))
@@ -128,7 +74,7 @@ impl Ask<MySqlStore> for Acquiring {
     }
 
     async fn answers(store: &MySqlStore, asks: &[Self]) -> Result<Vec<Result<Acquired>>> {
-        let looks: Vec<_> = asks.iter().map(|ask| ask.look(store)).collect::<Result<_>>()?;
+        let looks: Vec<_> = asks.iter().map(|ask| ask.look(store)).collect();
         let mut offers = Vec::with_capacity(asks.len());
         for (ask, Done { rows, .. }) in asks.iter().zip(run_all(store, &looks).await?) {
             let tip = rows.first().map(Tip::of).transpose()?;
@@ -136,11 +82,11 @@ impl Ask<MySqlStore> for Acquiring {
         }
         let wanted: Vec<_> =
             asks.iter().zip(&offers).filter_map(|(ask, offer)| Some((ask, offer.as_ref().ok()?))).collect();
-        let appends = wanted.iter().map(|(ask, offer)| ask.append(store, offer)).collect::<Result<_>>()?;
+        let appends = wanted.iter().map(|(ask, offer)| ask.append(store, offer)).collect();
         let reads = wanted
             .iter()
             .map(|(ask, offer)| read(store, ask.claim.partition_id, offer.processed_seq, offer.most));
-        let (appended, reads) = write_then_read(store, appends, reads.collect::<Result<_>>()?).await?;
+        let (appended, reads) = write_then_read(store, appends, reads.collect()).await?;
         let (mut appended, mut reads) = (appended.into_iter(), reads.into_iter());
         let mut answers = Vec::with_capacity(asks.len());
         for (ask, offer) in asks.iter().zip(offers) {
@@ -157,14 +103,14 @@ impl Ask<MySqlStore> for Acquiring {
 }
 
 impl Acquiring {
-    fn look(&self, store: &MySqlStore) -> Result<String> {
+    fn look(&self, store: &MySqlStore) -> String {
         let (owner, id) = (self.claim.owner.as_bytes(), i64::from(self.claim.partition_id));
         let values =
             [Value::Bytes(owner), Value::Number(id), Value::Number(id), Value::Reader, Value::Number(id)];
         filled(&store.sql().look, values)
     }
 
-    fn append(&self, store: &MySqlStore, offer: &Offer) -> Result<String> {
+    fn append(&self, store: &MySqlStore, offer: &Offer) -> String {
         let (owner, lease) = (self.claim.owner.as_bytes(), millis(self.claim.lease));
         filled(
             &store.sql().acquire,
@@ -237,14 +183,13 @@ impl Ask<MySqlStore> for Settling {
     }
 
     async fn answers(store: &MySqlStore, asks: &[Self]) -> Result<Vec<Result<Settled>>> {
-        let looks: Vec<_> = asks.iter().map(|ask| ask.look(store)).collect::<Result<_>>()?;
+        let looks: Vec<_> = asks.iter().map(|ask| ask.look(store)).collect();
         let mut nexts = Vec::with_capacity(asks.len());
         for (ask, Done { rows, .. }) in asks.iter().zip(run_all(store, &looks).await?) {
             let rows = if ask.settlement.go_on { cursor::in_order(rows)? } else { rows };
             nexts.push(cursor::next_of(&rows, &ask.queue, &ask.claim, &ask.settlement)?);
         }
-        let moves =
-            asks.iter().zip(&nexts).map(|(ask, next)| ask.append(store, next)).collect::<Result<_>>()?;
+        let moves = asks.iter().zip(&nexts).map(|(ask, next)| ask.append(store, next)).collect();
         let (moved, _) = write_then_read(store, moves, Vec::new()).await?;
         Ok(moved
             .into_iter()
@@ -256,7 +201,7 @@ impl Ask<MySqlStore> for Settling {
 
 impl Settling {
     /// For the next batch; or, if the lease is to be let go, for the head.
-    fn look(&self, store: &MySqlStore) -> Result<String> {
+    fn look(&self, store: &MySqlStore) -> String {
         let id = self.claim.partition_id;
         if self.settlement.go_on {
             return read(store, id, self.settlement.processed_seq, size(self.claim.batch_size));
@@ -264,7 +209,7 @@ impl Settling {
         filled(&store.sql().head, [Value::Number(id.into())])
     }
 
-    fn append(&self, store: &MySqlStore, next: &Settled) -> Result<String> {
+    fn append(&self, store: &MySqlStore, next: &Settled) -> String {
         let Self { claim, settlement, .. } = self;
         let (owner, goes_on) = (claim.owner.as_bytes(), matches!(next, Settled::Next(_)));
         let id = i64::from(claim.partition_id);

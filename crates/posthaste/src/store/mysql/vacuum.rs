@@ -4,7 +4,13 @@ use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Executor, MySqlConnection, Row, mysql::MySqlRow};
 
-use super::{MySqlStore, REST, begin, is_locked, query, work};
+use super::{
+    MySqlStore, REST, begin, is_locked,
+    pending::first_run,
+    query,
+    text::{ending_with, removals, run},
+    work,
+};
 use crate::store::{
     READER, Removed, Result, Surveyed, Suspects, Trim, Trimmed,
     remains::remains,
@@ -133,26 +139,59 @@ async fn remove_segments(store: &MySqlStore, conn: &mut MySqlConnection, bounds:
     if ranges.is_empty() {
         return Ok(0);
     }
-    let read = store.sql().vacuum_read.replace("{ranges}", &ranges.join(" OR "));
+    let read = ending_with(&store.sql().vacuum_read, "{ranges}", &ranges.join(" OR "));
     let rows = sqlx::raw_sql(AssertSqlSafe(read)).fetch_all(&mut *conn).await?;
-    let mut ids: Vec<i64> = Vec::new();
-    for row in &rows {
-        ids.extend(serde_json::from_str::<Vec<i64>>(row.try_get("ids")?)?);
-    }
-    let is_newest = |(id, seq): &(i32, i64)| bounds.iter().any(|b| b.partition_id == *id && b.head == *seq);
-    let mut segments: Vec<_> = pairs(&rows)?.into_iter().filter(|segment| !is_newest(segment)).collect();
-    segments.sort_unstable();
+    let mut read = rows.iter().map(Segment::of).collect::<Result<Vec<_>>>()?;
+    read.sort_unstable_by_key(Segment::key);
+    let is_newest = |segment: &Segment| bounds.iter().any(|b| (b.partition_id, b.head) == segment.key());
+    let segments: Vec<_> = read.iter().filter(|segment| !is_newest(segment)).map(Segment::key).collect();
+    let mut gone = 0;
     for segments in segments.chunks(store.most_keys()) {
-        query(&store.sql().vacuum_segments).bind(json(&segments)).execute(&mut *conn).await?;
+        gone += query(&store.sql().vacuum_segments)
+            .bind(json(&segments))
+            .execute(&mut *conn)
+            .await?
+            .rows_affected();
     }
+    // Where another vacuum was faster, it has removed the messages too. What goes with a segment of ours is there; unless another
+    // vacuum is just about to remove it from what was the newest, and then this one gives up for now if a producer is behind it.
+    let is_ours = gone == u64::try_from(segments.len()).unwrap_or(u64::MAX);
+    let messages = read.iter().filter(|segment| segment.is_there).flat_map(|segment| {
+        let is_sure = is_ours && !is_newest(segment);
+        segment.ids.iter().map(move |id| (*id, is_sure.then_some(id + 1)))
+    });
     // In the order of the ids, as everybody else goes.
-    ids.sort_unstable();
+    let mut messages: Vec<_> = messages.collect();
+    messages.sort_unstable();
     let mut removed = 0;
-    for ids in ids.chunks(store.most_keys()) {
-        let gone = query(&store.sql().vacuum_messages).bind(array(ids)).execute(&mut *conn).await?;
-        removed += gone.rows_affected();
+    for messages in messages.chunks(store.most_keys()) {
+        let removals = removals(&store.sql().vacuum_message_run, &store.sql().vacuum_messages, messages);
+        removed += run(conn, removals.join("; ")).await?.iter().map(|done| done.affected).sum::<u64>();
     }
     Ok(removed)
+}
+
+struct Segment {
+    partition_id: i32,
+    last_seq: i64,
+    ids: Vec<i64>,
+    /// Its messages are.
+    is_there: bool,
+}
+
+impl Segment {
+    fn of(row: &MySqlRow) -> Result<Self> {
+        Ok(Self {
+            partition_id: row.try_get("partition_id")?,
+            last_seq: row.try_get("last_seq")?,
+            ids: serde_json::from_str(row.try_get("ids")?)?,
+            is_there: row.try_get::<i64, _>("is_there")? != 0,
+        })
+    }
+
+    const fn key(&self) -> (i32, i64) {
+        (self.partition_id, self.last_seq)
+    }
 }
 
 /// How many, and the last.
@@ -175,14 +214,12 @@ async fn remove_ticks(
     Ok((removed.rows_affected(), Some(end - 1)))
 }
 
-/// Partition and place of links or segments.
-fn pairs(rows: &[MySqlRow]) -> Result<Vec<(i32, i64)>> {
-    let pairs = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?)));
-    Ok(pairs.collect::<Result<_, sqlx::Error>>()?)
-}
-
 pub(super) async fn suspects(store: &MySqlStore, after_id: i64) -> Result<Suspects> {
-    let statement = || query(&store.sql().suspects).bind(GROWN_S).bind(READER).bind(after_id).bind(WINDOW);
+    let statement = || {
+        let statement =
+            query(&store.sql().suspects).bind(GROWN_S).bind(first_run(after_id)).bind(after_id).bind(WINDOW);
+        statement.bind(READER).bind(after_id).bind(WINDOW)
+    };
     let rows = store.fetch(statement).await?;
     let looked_at = rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get::<i64, _>(1)? != 0)));
     let looked_at = looked_at.collect::<Result<Vec<(i64, bool)>, sqlx::Error>>()?;
@@ -194,7 +231,10 @@ pub(super) async fn suspects(store: &MySqlStore, after_id: i64) -> Result<Suspec
 
 pub(super) async fn strays(store: &MySqlStore, suspects: &[i64]) -> Result<u64> {
     let ids = array(suspects);
-    let rows = store.fetch(|| query(&store.sql().strays).bind(ids.clone())).await?;
+    let (first, last) = (suspects.iter().min().copied(), suspects.iter().max().copied());
+    let (first, last) = (first_run(first.unwrap_or_default()), last.unwrap_or_default());
+    let statement = || query(&store.sql().strays).bind(ids.clone()).bind(first).bind(last);
+    let rows = store.fetch(statement).await?;
     let strays: i64 = rows.first().ok_or(sqlx::Error::RowNotFound)?.try_get("strays")?;
     Ok(u64::try_from(strays).unwrap_or_default())
 }

@@ -142,9 +142,11 @@ impl Dialect for MySql {
                 .fetch_all(&mut *conn)
                 .await?;
         for rows in rows.chunks(10_000) {
-            let mut insert = sqlx::QueryBuilder::new("INSERT INTO posthaste_pending (id, partition_id) ");
+            let mut insert =
+                sqlx::QueryBuilder::new("INSERT INTO posthaste_pending (id, last_id, partitions) ");
             insert.push_values(rows, |mut values, row| {
-                values.push_bind(row.get::<i64, _>(0)).push_bind(row.get::<i32, _>(1));
+                let (id, partition): (i64, i32) = (row.get(0), row.get(1));
+                values.push_bind(id).push_bind(id).push_bind(format!("[{partition}]"));
             });
             insert.build().execute(&mut *conn).await?;
         }

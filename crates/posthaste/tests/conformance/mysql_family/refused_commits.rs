@@ -57,11 +57,11 @@ enum Of {
 }
 
 fn whose(text: &str) -> Of {
-    if text.contains("START TRANSACTION; INSERT INTO") {
+    if text.contains("posthaste_outgoing` (partition_id, first_seq") {
         Of::Tick
     } else if text.contains("SAVEPOINT posthaste_") {
         Of::Handler
-    } else if text.contains("last_seq, o.ids") {
+    } else if text.contains("last_seq, o.ids") || text.starts_with("DELETE") {
         Of::Vacuum
     } else {
         Of::Another

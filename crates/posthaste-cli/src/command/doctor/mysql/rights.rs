@@ -15,7 +15,7 @@ const fn column_of(table: &str) -> &'static str {
     match table.as_bytes() {
         b"meta" => "schema_version",
         b"queue" => "partitions",
-        b"tick" => "id",
+        b"tick" | b"pending" => "id",
         b"partition" => "number",
         _ => "partition_id",
     }

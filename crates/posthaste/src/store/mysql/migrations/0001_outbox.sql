@@ -40,10 +40,12 @@ CREATE TABLE IF NOT EXISTS {incoming} (
     payload      LONGBLOB     NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
--- The messages that have no seq yet: written in the transaction that writes the message, removed by the tick that takes it.
+-- The messages that have no seq yet, in runs: up to 256 whose ids go from id to last_id without a hole, and the partition of each,
+-- as the text of an array. Written in the transaction that writes the messages, removed by the tick that takes them.
 CREATE TABLE IF NOT EXISTS {pending} (
-    id           BIGINT NOT NULL PRIMARY KEY,
-    partition_id INT    NOT NULL
+    id         BIGINT NOT NULL PRIMARY KEY,
+    last_id    BIGINT NOT NULL,
+    partitions TEXT   NOT NULL
 ) ENGINE = InnoDB DEFAULT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
 
 -- A chain: whoever appends the next link ticks, and nobody else meanwhile.

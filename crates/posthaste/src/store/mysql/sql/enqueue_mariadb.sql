@@ -1,5 +1,5 @@
 -- Writes messages; their order is the order of their ids, which are returned.
--- For each: ? partition, ? type, ? key, ? headers, ? payload; key and headers as bytes, so that it does not matter which
+-- For each: ? partition, ? type, ? key, ? headers, ? payload; texts as bytes, so that it does not matter which
 -- character set the caller's session is set to
 -- Writes: incoming. Locks: none but the new rows. On the caller's connection, in the caller's transaction.
 -- Differs from the PostgreSQL version in that there are no arrays. Differs from the one for MySQL in that this can return, and

@@ -1,7 +1,7 @@
 -- How far every partition of every queue is; in rows without a queue, the age of the first message behind its cursor, and of the
 -- first one that has no seq yet.
--- ? reader, ? reader, ? reader, ? reader; ? how many of the messages without a seq are looked at: the first ones, in the order
--- of a tick
+-- ? reader, ? reader, ? reader, ? reader; ? and ? how many of the messages without a seq are looked at: the first ones, in the
+-- order of a tick, and the rest of the run that the last of them is in
 -- Reads: queue and partition, all of them; per partition the newest link, the newest segment, the segment behind the cursor
 -- and the message there, by their primary keys; pending by its primary key, from the first, and the messages that are
 -- there, by id. Counts nothing.
@@ -39,7 +39,11 @@ STRAIGHT_JOIN {outgoing} o FORCE INDEX (PRIMARY) ON o.partition_id >= c.partitio
 STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY)
     ON i.id = CAST(JSON_EXTRACT(o.ids, CONCAT('$[', c.processed_seq + 1 - o.first_seq, ']')) AS SIGNED)
 UNION ALL
-SELECT {now}, NULL, NULL, w.partition_id, 0, 0, 0, NULL, NULL, NULL, 0, min(i.created_at), min(w.id)
-FROM (SELECT n.id, n.partition_id FROM {pending} n ORDER BY n.id LIMIT ?) w
-STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = w.id
+SELECT {now}, NULL, NULL, w.partition_id, 0, 0, 0, NULL, NULL, NULL, 0, min(i.created_at), min(i.id)
+FROM (SELECT n.id, sum(n.last_id - n.id + 1) OVER (ORDER BY n.id) - (n.last_id - n.id + 1) AS before_it
+      FROM (SELECT f.id, f.last_id FROM {pending} f ORDER BY f.id LIMIT ?) n) s
+STRAIGHT_JOIN {pending} r FORCE INDEX (PRIMARY) ON r.id = s.id
+STRAIGHT_JOIN JSON_TABLE(r.partitions, '$[*]' COLUMNS (n FOR ORDINALITY, partition_id INT PATH '$')) w
+STRAIGHT_JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = r.id + w.n - 1
+WHERE s.before_it < ?
 GROUP BY w.partition_id

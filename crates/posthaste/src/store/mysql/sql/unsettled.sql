@@ -19,7 +19,10 @@ FROM (
     STRAIGHT_JOIN {cursor} c FORCE INDEX (PRIMARY) ON c.reader = ? AND c.partition_id = x.id AND c.epoch = (
         SELECT n.epoch FROM {cursor} n WHERE n.reader = ? AND n.partition_id = x.id
         ORDER BY n.partition_id DESC, n.epoch DESC LIMIT 1)
-    LEFT JOIN (SELECT p.partition_id, count(*) AS unsequenced, min(p.id) AS first_id FROM {pending} p GROUP BY p.partition_id) f
+    LEFT JOIN (SELECT u.partition_id, count(*) AS unsequenced, min(p.id + u.n - 1) AS first_id
+               FROM {pending} p
+               STRAIGHT_JOIN JSON_TABLE(p.partitions, '$[*]' COLUMNS (n FOR ORDINALITY, partition_id INT PATH '$')) u
+               GROUP BY u.partition_id) f
            ON f.partition_id = x.id
 ) s
 LEFT JOIN {incoming} i FORCE INDEX (PRIMARY) ON i.id = CAST(coalesce(s.next_id, s.first_id) AS SIGNED)

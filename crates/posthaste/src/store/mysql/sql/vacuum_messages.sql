@@ -1,5 +1,4 @@
--- Removes messages: those of segments that are settled; or, in the transaction that wrote them, those that could not be made
--- pending, since a caller who commits all the same would keep half of them.
+-- Removes messages of segments that are settled.
 -- ? an array of ids
 -- Writes: incoming. Locks: these rows alone. A DELETE with IN would scan, and wait for open producers.
 -- Index: incoming by its primary key, a probe for each id.
