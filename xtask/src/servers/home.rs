@@ -19,6 +19,8 @@ use crate::{
 /// Others may pass through, so that the unprivileged user reaches its own folder, and see nothing.
 const PASS_THROUGH: u32 = 0o711;
 const TEMPORARY_PREFIX: &str = "posthaste-run-";
+/// Where Linux keeps files in memory.
+const MEMORY: &str = "/dev/shm";
 
 /// A folder for servers, with a place for each.
 pub struct Home {
@@ -27,6 +29,9 @@ pub struct Home {
     _locked: File,
     /// Removes the folder when dropped.
     temporary: Option<TempDir>,
+    _memory_locked: Option<File>,
+    /// A folder in memory beside it, where there is such a thing.
+    in_memory: Option<TempDir>,
 }
 
 /// Where one server lives. Root writes only to `ours`: in `theirs` the unprivileged user could lead it astray.
@@ -52,20 +57,24 @@ impl Place {
 impl Home {
     /// One that is removed when dropped.
     pub fn temporary() -> Result<Self> {
-        remove_abandoned();
-        let folder = tempfile::Builder::new()
-            .prefix(TEMPORARY_PREFIX)
-            .permissions(fs::Permissions::from_mode(PASS_THROUGH))
-            .tempdir()
-            .or_cannot(|| format!("make a folder in {}", std::env::temp_dir().display()))?;
-        Ok(Self { path: folder.path().to_owned(), _locked: lock(folder.path())?, temporary: Some(folder) })
+        remove_abandoned(&std::env::temp_dir());
+        remove_abandoned(Path::new(MEMORY));
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(TEMPORARY_PREFIX).permissions(fs::Permissions::from_mode(PASS_THROUGH));
+        let folder =
+            builder.tempdir().or_cannot(|| format!("make a folder in {}", std::env::temp_dir().display()))?;
+        let locked = lock(folder.path())?;
+        let in_memory = builder.tempdir_in(MEMORY).ok();
+        let memory_locked = in_memory.as_ref().map(|folder| lock(folder.path())).transpose()?;
+        let path = folder.path().to_owned();
+        Ok(Self { path, _locked: locked, temporary: Some(folder), _memory_locked: memory_locked, in_memory })
     }
 
     /// The one for `servers up`: one for each user of this machine, and it stays. One command at a time holds it.
     pub fn permanent() -> Result<Self> {
         let path = Self::permanent_path();
         make_own_folder(&path)?;
-        Ok(Self { _locked: lock(&path)?, path, temporary: None })
+        Ok(Self { _locked: lock(&path)?, path, temporary: None, _memory_locked: None, in_memory: None })
     }
 
     pub fn permanent_path() -> PathBuf {
@@ -110,6 +119,12 @@ impl Home {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A folder for databases that are files: they are thrown away, so the disk need not hear of them. What is measured on them
+    /// then does not depend on what else is written to it.
+    pub fn for_files(&self) -> Option<&Path> {
+        self.in_memory.as_ref().map(TempDir::path)
     }
 
     /// A folder for the temporary files of whoever uses the servers.
@@ -177,8 +192,8 @@ pub fn unprivileged_user() -> Result<Option<User>> {
 
 /// Removes the folders of runs that were killed before they could: nobody holds their lock any more. Their servers
 /// ended with them.
-fn remove_abandoned() {
-    let Ok(entries) = fs::read_dir(std::env::temp_dir()) else { return };
+fn remove_abandoned(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
     for path in entries.flatten().map(|entry| entry.path()) {
         let is_run =
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY_PREFIX));

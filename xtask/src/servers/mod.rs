@@ -44,6 +44,9 @@ pub struct ServerOptions {
     ports: Vec<String>,
 }
 
+/// Names the folder that tests make their SQLite databases in.
+const SQLITE_FOLDER: &str = "POSTHASTE_TEST_SQLITE_FOLDER";
+
 /// One kind of server: where it is on this machine, and how it wants to be run.
 trait Engine: Send + Sync {
     fn database(&self) -> Database;
@@ -170,6 +173,7 @@ impl Fleet {
     /// when the fleet goes.
     pub fn environment(&self) -> Result<Vec<(&'static str, OsString)>> {
         let mut variables = vec![("TMPDIR", self.home.scratch()?.into_os_string())];
+        variables.extend(self.home.for_files().map(|folder| (SQLITE_FOLDER, OsString::from(folder))));
         // Tests that need a server of their own, to stop and to start, ask this program for it.
         variables.extend(
             std::env::current_exe().ok().map(|program| ("POSTHASTE_XTASK", program.into_os_string())),

@@ -1,7 +1,10 @@
 //! A fresh database for each test, on a server that the environment names. It is removed when the test succeeds and
 //! kept when it fails.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::{
+    path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use sqlx::{Connection, MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool, pool::PoolOptions};
 
@@ -92,7 +95,9 @@ impl Ground for servers::Sqlite {
     const OLDEST: (u32, u32) = (3, 35);
 
     async fn create() -> (SqlitePool, String, Self::Place) {
-        let folder = tempfile::tempdir().expect("a folder");
+        let above =
+            std::env::var_os("POSTHASTE_TEST_SQLITE_FOLDER").map_or_else(std::env::temp_dir, PathBuf::from);
+        let folder = tempfile::tempdir_in(above).expect("a folder");
         let url = format!("sqlite://{}", folder.path().join("test.db").display());
         (SqlitePool::connect_with(Sqlite::options(&url)).await.expect("a database"), url, folder)
     }
