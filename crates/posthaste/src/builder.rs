@@ -240,7 +240,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
         telemetry::describe();
 
         if self.migrates {
-            Box::pin(<DB::Store as Store>::migrate(&self.pool, &self.tables)).await?;
+            Box::pin(crate::migrate_with(&self.pool, &self.tables)).await?;
         }
         let maintenance = self.guaranteed_maintenance + self.shared_maintenance;
         let connections = self.processors + maintenance + RECONCILER_CONNECTIONS + MONITOR_CONNECTIONS;

@@ -37,12 +37,26 @@
 
 #![warn(missing_docs, unreachable_pub)]
 #![cfg_attr(
-    not(all(feature = "mysql", feature = "postgres", feature = "sqlite", feature = "test-util")),
+    not(all(
+        feature = "metrics",
+        feature = "mysql",
+        feature = "postgres",
+        feature = "sqlite",
+        feature = "test-util"
+    )),
     expect(
         dead_code,
-        reason = "each database needs some of it that the others do not, and so do the test helpers"
+        reason = "each database needs some of it that the others do not, and so do metrics and the test helpers"
     )
 )]
+
+#[cfg(feature = "kill-points")]
+#[doc(hidden)]
+#[macro_use]
+pub mod kill_points;
+#[cfg(not(feature = "kill-points"))]
+#[macro_use]
+mod kill_points;
 
 mod announcer;
 mod batch;
@@ -123,7 +137,10 @@ pub async fn migrate<DB: Backend>(pool: &sqlx::Pool<DB>) -> Result<(), OutboxErr
 ///
 /// If the tables are of a later version that does not fit, or what the database says.
 pub async fn migrate_with<DB: Backend>(pool: &sqlx::Pool<DB>, tables: &Tables) -> Result<(), OutboxError> {
-    <DB::Store as Store>::migrate(pool, tables).await
+    kill_point!(MigrateBefore);
+    <DB::Store as Store>::migrate(pool, tables).await?;
+    kill_point!(MigrateAfter);
+    Ok(())
 }
 
 /// The SQL that [`migrate_with`] runs on an empty database, for teams with a migration tool of their own.

@@ -273,8 +273,10 @@ impl<DB: Backend> Outbox<DB> {
             return Ok(Vec::new());
         }
         let store = &self.inner.store;
+        kill_point!(EnqueueBefore);
         let Enqueued { ids, ticket } =
             if alone { store.enqueue_alone(conn, rows).await? } else { store.enqueue(conn, rows).await? };
+        kill_point!(EnqueueAfter);
         self.inner.bell.enqueued(ticket);
         Ok(ids.into_iter().map(OutboxMessageId).collect())
     }

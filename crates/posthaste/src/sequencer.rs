@@ -65,12 +65,14 @@ impl<S: Store> Sequencer<S> {
     async fn tick(&self, began: Instant) -> Result<Tick, OutboxError> {
         let span = telemetry::tick();
         let (most, announces) = (self.tuning.batch_size, self.channel == NewsChannel::Notified);
+        kill_point!(TickBefore);
         let mut tick = self.store.tick(most, announces).instrument(span.clone()).await;
         // A connection that ended while it was idle says so only now: the next is new.
         if tick.as_ref().is_err_and(OutboxError::is_retryable) {
             tick = self.store.tick(most, announces).instrument(span.clone()).await;
         }
         if let Ok(tick) = &tick {
+            kill_point!(TickAfter if tick.taken > 0);
             telemetry::ticked(&span, tick.taken, tick.partitions.len());
             self.metrics.ticked(tick.taken, began);
         }

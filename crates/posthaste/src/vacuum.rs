@@ -223,7 +223,9 @@ impl<S: Store> Vacuum<S> {
         let mut remains = self.survey(partitions).await?;
         loop {
             let trims = plan(&remains, self.tuning.batch_size);
+            kill_point!(VacuumBefore);
             let chunk = self.store.vacuum(&trims, self.first_tick, self.tuning.batch_size).await?;
+            kill_point!(VacuumAfter);
             let Some(chunk) = chunk else { return Ok(Ended::Busy) };
             *removed += chunk.messages;
             if self.is_elsewhere(chunk.server) {

@@ -58,6 +58,7 @@ impl<S: Store> Processor<S> {
         let _busy = self.shared.busy.with(self.partition_id);
         let mut stopwatch = Stopwatch::default();
         stopwatch.start();
+        kill_point!(HandlerBefore);
         let outcome = {
             let call = pin!(catch_panic(async { handler.handle(&mut batch).await }));
             tokio::select! {
@@ -70,6 +71,7 @@ impl<S: Store> Processor<S> {
                 }
             }
         };
+        kill_point!(HandlerAfter);
         stopwatch.stop();
         self.of.queue.metrics.handled(leased.messages.len(), &stopwatch);
         match outcome {

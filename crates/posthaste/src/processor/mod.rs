@@ -239,7 +239,9 @@ impl<S: Store> Processor<S> {
 
     async fn acquire(&mut self) -> Result<Acquired, OutboxError> {
         self.claim.batch_size = self.poison.size();
+        kill_point!(AcquireBefore);
         let acquired = self.shared.store.acquire(&self.of.queue, &self.claim).await?;
+        kill_point!(AcquireAfter if matches!(acquired, Acquired::Batch(_)));
         if !matches!(acquired, Acquired::Locked) {
             self.locked_since = None;
         }
@@ -329,6 +331,8 @@ impl<S: Store> Processor<S> {
         let asked = Instant::now();
         let mut tries = 1;
         let span = self.settling(&decision);
+        kill_point!(DeadLetterBefore if !decision.settlement.burials.is_empty());
+        kill_point!(SettleBefore);
         let outcome = loop {
             let settling = self.shared.store.settle(&self.of.queue, &self.claim, &decision.settlement);
             match settling.instrument(span.clone()).await {
@@ -340,6 +344,8 @@ impl<S: Store> Processor<S> {
                 result => break result?,
             }
         };
+        kill_point!(SettleAfter);
+        kill_point!(DeadLetterAfter if !decision.settlement.burials.is_empty());
         Ok(self.settled(&decision, asked, outcome))
     }
 }

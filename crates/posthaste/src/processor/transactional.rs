@@ -172,6 +172,7 @@ impl<S: Store> Processor<S> {
             let settled = BatchSettled { outcome, tally: Tally::default(), asked };
             return Ok(Transacted::Settled { settled, is_sound: true });
         };
+        kill_point!(TransactionBegun);
         self.claim.handled_epoch = leased.epoch;
         let _busy = self.shared.busy.with(self.partition_id);
         let mut call = Call { handler, timeout, stopwatch: Stopwatch::default() };
@@ -190,9 +191,14 @@ impl<S: Store> Processor<S> {
         let decision = self.decide(leased, handled, turn.goes_on());
         self.claim.batch_size = decision.poison.size();
         let asked = Instant::now();
+        kill_point!(DeadLetterBefore if !decision.settlement.burials.is_empty());
         let settling = store.settle_within(transaction, &of.queue, &self.claim, &decision.settlement);
         Ok(match settling.instrument(self.settling(&decision)).await {
-            Ok(outcome) => Transacted::Settled { settled: self.settled(&decision, asked, outcome), is_sound },
+            Ok(outcome) => {
+                kill_point!(TransactionAfterCommit);
+                kill_point!(DeadLetterAfter if !decision.settlement.burials.is_empty());
+                Transacted::Settled { settled: self.settled(&decision, asked, outcome), is_sound }
+            }
             Err(error) => {
                 let blame = match leased.messages.len() {
                     // The database went away, and the handler was content: it is no message's fault.
@@ -265,7 +271,10 @@ impl<S: Store> Processor<S> {
             HandlerResult::Reject { reason } => Fate::Rejected(reason),
             HandlerResult::Success => {
                 match self.answer(call, store.keep(transaction, &self.claim, call.timeout, is_last)).await? {
-                    Ok(Kept::Yes) => return Ok((Fate::Done, is_last)),
+                    Ok(Kept::Yes) => {
+                        kill_point!(TransactionKept);
+                        return Ok((Fate::Done, is_last));
+                    }
                     Ok(Kept::Refused(why)) => Fate::Retried(format!(
                         "the handler returned Success, but what it wrote cannot be kept: {why}"
                     )),
@@ -298,9 +307,11 @@ impl<S: Store> Processor<S> {
     ) -> Result<HandlerResult, Broken> {
         let handling = catch_panic(async { call.handler.handle(transaction, messages).await });
         let late = || format!("the handler took longer than its timeout of {:?}", call.timeout);
+        kill_point!(HandlerBefore);
         call.stopwatch.start();
         let outcome = self.in_time(call.timeout, handling, late).await;
         call.stopwatch.stop();
+        kill_point!(HandlerAfter);
         outcome.map(judged)
     }
 

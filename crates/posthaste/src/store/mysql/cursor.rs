@@ -255,7 +255,10 @@ pub(super) async fn settle_within(
     .await?;
     match settled {
         Settled::Lost => answer(transaction.rollback()).await?,
-        _ => answer(transaction.commit()).await?,
+        _ => {
+            kill_point!(TransactionBeforeCommit);
+            answer(transaction.commit()).await?;
+        }
     }
     Ok(settled)
 }

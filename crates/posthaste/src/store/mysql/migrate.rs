@@ -70,6 +70,7 @@ pub(super) async fn migrate(pool: &Pool<MySql>, tables: &Tables) -> Result<()> {
     let names = names(Some(&database), tables);
     for migration in MIGRATIONS.iter().skip(usize::try_from(found).unwrap_or_default()) {
         for statement in statements(&fill(&names, migration)) {
+            kill_point!(MigrateWithin);
             let mut tries = Tries::new();
             loop {
                 let done = sqlx::raw_sql(AssertSqlSafe(statement.clone())).execute(&mut conn).await;

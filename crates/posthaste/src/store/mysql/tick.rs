@@ -87,6 +87,7 @@ async fn take_and_commit(store: &MySqlStore, conn: &mut MySqlConnection, most: u
     let rest = messages.split_off(messages.len().min(most));
     let has_more = !rest.is_empty() || runs.len() < rows.len() || rows.len() >= count(limit);
     write(store, conn, &runs, &messages, rest).await?;
+    kill_point!(TickBeforeCommit);
     sqlx::raw_sql(AssertSqlSafe(format!("COMMIT; {REST}"))).execute(conn).await?;
     Ok(Taken { messages, has_more })
 }

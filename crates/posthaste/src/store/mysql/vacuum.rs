@@ -58,6 +58,7 @@ async fn remove_and_commit(
         }
         removed => removed?,
     };
+    kill_point!(VacuumBeforeCommit);
     tx.commit().await?;
     conn.execute(REST).await?;
     Ok(Some(removed))

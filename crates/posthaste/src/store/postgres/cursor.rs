@@ -241,7 +241,10 @@ pub(super) async fn settle_within(
     let settled = settled(queue, claim, settlement, &found)?.unwrap_or(Settled::Released { has_more: true });
     match settled {
         Settled::Lost => answer(transaction.rollback()).await?,
-        _ => answer(transaction.commit()).await?,
+        _ => {
+            kill_point!(TransactionBeforeCommit);
+            answer(transaction.commit()).await?;
+        }
     }
     Ok(settled)
 }

@@ -52,6 +52,7 @@ pub(super) async fn migrate(pool: &Pool<Postgres>, tables: &Tables) -> Result<()
         sqlx::raw_sql(AssertSqlSafe(fill(&names, migration))).execute(&mut *tx).await?;
     }
     check_version(&mut tx, &schema, tables).await?;
+    kill_point!(MigrateWithin);
     Ok(tx.commit().await?)
 }
 

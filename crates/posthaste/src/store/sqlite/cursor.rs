@@ -192,7 +192,10 @@ pub(super) async fn settle_within(
     let settled = settled(queue, claim, settlement, rows)?.unwrap_or(Settled::Released { has_more: true });
     match settled {
         Settled::Lost => transaction.rollback().await?,
-        _ => transaction.commit().await?,
+        _ => {
+            kill_point!(TransactionBeforeCommit);
+            transaction.commit().await?;
+        }
     }
     Ok(settled)
 }

@@ -55,6 +55,7 @@ async fn create(conn: &mut SqliteConnection, tables: &Tables) -> Result<()> {
         sqlx::raw_sql(AssertSqlSafe(fill(&names, migration))).execute(&mut *tx).await?;
     }
     check_version(&mut tx, tables).await?;
+    kill_point!(MigrateWithin);
     Ok(tx.commit().await?)
 }
 

@@ -73,6 +73,7 @@ async fn append(
         tx.rollback().await?;
         return Ok(false);
     }
+    kill_point!(TickBeforeCommit);
     tx.commit().await?;
     Ok(true)
 }

@@ -73,6 +73,7 @@ async fn remove(
         query(statement).bind(READER).bind(trims).execute(&mut *tx).await?;
     }
     let ticks = query(&sql.vacuum_ticks).bind(first_tick).bind(most_ticks).fetch_all(&mut *tx).await?;
+    kill_point!(VacuumBeforeCommit);
     tx.commit().await?;
     let ids = ticks.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
     Ok(Removed {
