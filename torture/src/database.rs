@@ -1,0 +1,262 @@
+//! The tables that are the test's own, in each database's words: the ledger, which has a row for each transaction that enqueued, and the
+//! effects of transactional handlers, whose key does not keep any of them from being there twice.
+
+use anyhow::Result;
+use posthaste::Backend;
+use serde::{Deserialize, Serialize};
+use sqlx::{
+    MySql, Pool, Postgres, QueryBuilder, Row, Sqlite, Transaction,
+    mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlSslMode},
+    postgres::{PgConnectOptions, PgPoolOptions, PgSslMode},
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
+};
+use std::time::Duration;
+
+use crate::{
+    content::Name,
+    history::{Fate, Handling},
+};
+
+/// What a producer's transaction is begun with.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    ReadCommitted,
+    RepeatableRead,
+    Serializable,
+}
+
+impl Isolation {
+    pub const ALL: [Self; 3] = [Self::ReadCommitted, Self::RepeatableRead, Self::Serializable];
+
+    const fn words(self) -> &'static str {
+        match self {
+            Self::ReadCommitted => "READ COMMITTED",
+            Self::RepeatableRead => "REPEATABLE READ",
+            Self::Serializable => "SERIALIZABLE",
+        }
+    }
+}
+
+/// A kind of database to torture an outbox on.
+pub trait Ground: Backend {
+    /// A pool of so many connections.
+    fn pool(url: &str, most: u32) -> impl Future<Output = Result<Pool<Self>>> + Send;
+    /// The ledger and the effects, empty.
+    fn make_tables(pool: &Pool<Self>) -> impl Future<Output = Result<()>> + Send;
+    fn begin(
+        pool: &Pool<Self>,
+        isolation: Isolation,
+    ) -> impl Future<Output = Result<Transaction<'static, Self>, sqlx::Error>> + Send;
+    fn write_ledger(
+        conn: &mut Self::Connection,
+        producer: u32,
+        transaction: u64,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn write_effects(
+        conn: &mut Self::Connection,
+        effects: &[Handling],
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+    fn read_ledger(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<(u32, u64)>>> + Send;
+    fn read_effects(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<Handling>>> + Send;
+    /// What is committed is in the files, not only in the log.
+    fn flush(pool: &Pool<Self>) -> impl Future<Output = Result<()>> + Send;
+    /// Ends so many sessions of others, whichever; returns how many there were.
+    fn end_sessions(pool: &Pool<Self>, most: i64) -> impl Future<Output = Result<usize>> + Send;
+}
+
+const DROP: [&str; 2] = ["DROP TABLE IF EXISTS torture_ledger", "DROP TABLE IF EXISTS torture_effects"];
+const LEDGER: &str =
+    "CREATE TABLE torture_ledger (producer BIGINT NOT NULL, transaction_number BIGINT NOT NULL)";
+/// The number is filled in; all else is what the handler wrote.
+const EFFECTS: &str = "CREATE TABLE torture_effects (number {number}, handled_at BIGINT NOT NULL, process BIGINT NOT NULL,
+    call_number BIGINT NOT NULL, partition_number BIGINT NOT NULL, seq BIGINT NOT NULL, id BIGINT NOT NULL,
+    producer BIGINT NOT NULL, transaction_number BIGINT NOT NULL, place BIGINT NOT NULL, digest BIGINT NOT NULL)";
+const INSERT: &str =
+    "INSERT INTO torture_effects (handled_at, process, call_number, partition_number, seq, id, producer,
+    transaction_number, place, digest) ";
+const READ_LEDGER: &str = "SELECT producer, transaction_number FROM torture_ledger";
+const READ_EFFECTS: &str =
+    "SELECT handled_at, process, call_number, partition_number, seq, id, producer, transaction_number, place,
+    digest FROM torture_effects ORDER BY number";
+
+fn signed(number: u64) -> i64 {
+    number.cast_signed()
+}
+
+macro_rules! ground {
+    ($db:ty, number: $number:literal, ledger: $ledger:literal, $($rest:item)*) => {
+        impl Ground for $db {
+            async fn make_tables(pool: &Pool<Self>) -> Result<()> {
+                for statement in DROP.into_iter().chain([LEDGER]) {
+                    sqlx::raw_sql(statement).execute(pool).await?;
+                }
+                let effects = EFFECTS.replace("{number}", $number);
+                sqlx::raw_sql(sqlx::AssertSqlSafe(effects)).execute(pool).await?;
+                Ok(())
+            }
+
+            async fn write_ledger(
+                conn: &mut Self::Connection,
+                producer: u32,
+                transaction: u64,
+            ) -> Result<(), sqlx::Error> {
+                sqlx::query($ledger).bind(i64::from(producer)).bind(signed(transaction)).execute(conn).await?;
+                Ok(())
+            }
+
+            async fn write_effects(conn: &mut Self::Connection, effects: &[Handling]) -> Result<(), sqlx::Error> {
+                // SQLite takes few values at once, by default.
+                for effects in effects.chunks(100) {
+                    let mut insert = QueryBuilder::<Self>::new(INSERT);
+                    insert.push_values(effects, |mut row, effect| {
+                        let name = effect.name.unwrap_or(Name { producer: 0, transaction: 0, place: 0 });
+                        row.push_bind(signed(effect.at))
+                            .push_bind(i64::from(effect.process))
+                            .push_bind(signed(effect.call))
+                            .push_bind(i64::from(effect.partition))
+                            .push_bind(effect.seq)
+                            .push_bind(effect.id)
+                            .push_bind(i64::from(name.producer))
+                            .push_bind(signed(name.transaction))
+                            .push_bind(i64::from(name.place))
+                            .push_bind(signed(effect.digest));
+                    });
+                    insert.build().persistent(false).execute(&mut *conn).await?;
+                }
+                Ok(())
+            }
+
+            async fn read_ledger(pool: &Pool<Self>) -> Result<Vec<(u32, u64)>> {
+                let rows = sqlx::query(READ_LEDGER).fetch_all(pool).await?;
+                let read = |row: &<Self as sqlx::Database>::Row| {
+                    let (producer, transaction): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+                    Ok((u32::try_from(producer)?, transaction.cast_unsigned()))
+                };
+                rows.iter().map(read).collect()
+            }
+
+            async fn read_effects(pool: &Pool<Self>) -> Result<Vec<Handling>> {
+                let rows = sqlx::query(READ_EFFECTS).fetch_all(pool).await?;
+                let read = |row: &<Self as sqlx::Database>::Row| {
+                    let number = |place: usize| row.try_get::<i64, _>(place);
+                    Ok(Handling {
+                        at: number(0)?.cast_unsigned(),
+                        process: u32::try_from(number(1)?)?,
+                        call: number(2)?.cast_unsigned(),
+                        partition: u32::try_from(number(3)?)?,
+                        seq: number(4)?,
+                        id: number(5)?,
+                        name: Some(Name {
+                            producer: u32::try_from(number(6)?)?,
+                            transaction: number(7)?.cast_unsigned(),
+                            place: u32::try_from(number(8)?)?,
+                        }),
+                        digest: number(9)?.cast_unsigned(),
+                        fate: Fate::Done,
+                    })
+                };
+                rows.iter().map(read).collect()
+            }
+
+            $($rest)*
+        }
+    };
+}
+
+/// How long to wait for a connection: longer than any outage, so that it is the database that says what is wrong.
+const ACQUIRE: Duration = Duration::from_secs(20);
+
+ground! {
+    Postgres,
+    number: "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
+    ledger: "INSERT INTO torture_ledger VALUES ($1, $2)",
+
+    async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
+        let options: PgConnectOptions = url.parse()?;
+        let options = options.ssl_mode(PgSslMode::Disable);
+        Ok(PgPoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE).connect_with(options).await?)
+    }
+
+    async fn begin(pool: &Pool<Self>, isolation: Isolation) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        let begin = format!("BEGIN ISOLATION LEVEL {}", isolation.words());
+        pool.begin_with(sqlx::AssertSqlSafe(begin)).await
+    }
+
+    async fn flush(pool: &Pool<Self>) -> Result<()> {
+        sqlx::raw_sql("CHECKPOINT").execute(pool).await?;
+        Ok(())
+    }
+
+    async fn end_sessions(pool: &Pool<Self>, most: i64) -> Result<usize> {
+        let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+                   WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+                   ORDER BY random() LIMIT $1";
+        Ok(sqlx::query(sql).bind(most).fetch_all(pool).await?.len())
+    }
+}
+
+ground! {
+    MySql,
+    number: "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
+    ledger: "INSERT INTO torture_ledger VALUES (?, ?)",
+
+    async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
+        let options: MySqlConnectOptions = url.parse()?;
+        let options = options.ssl_mode(MySqlSslMode::Disabled);
+        Ok(MySqlPoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE).connect_with(options).await?)
+    }
+
+    async fn begin(pool: &Pool<Self>, isolation: Isolation) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        let begin = format!("SET TRANSACTION ISOLATION LEVEL {}; START TRANSACTION", isolation.words());
+        pool.begin_with(sqlx::AssertSqlSafe(begin)).await
+    }
+
+    async fn flush(pool: &Pool<Self>) -> Result<()> {
+        sqlx::raw_sql("FLUSH TABLES").execute(pool).await?;
+        Ok(())
+    }
+
+    async fn end_sessions(pool: &Pool<Self>, most: i64) -> Result<usize> {
+        let sql = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE id <> CONNECTION_ID()
+                   AND user NOT IN ('system user', 'event_scheduler') ORDER BY RAND() LIMIT ?";
+        let sessions: Vec<i64> = sqlx::query_scalar(sql).bind(most).fetch_all(pool).await?;
+        for session in &sessions {
+            // It may have ended meanwhile.
+            sqlx::raw_sql(sqlx::AssertSqlSafe(format!("KILL {session}"))).execute(pool).await.ok();
+        }
+        Ok(sessions.len())
+    }
+}
+
+ground! {
+    Sqlite,
+    number: "INTEGER PRIMARY KEY AUTOINCREMENT",
+    ledger: "INSERT INTO torture_ledger VALUES (?, ?)",
+
+    async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
+        let options: SqliteConnectOptions = url.parse()?;
+        let options = options
+            .create_if_missing(true)
+            .journal_mode(SqliteJournalMode::Wal)
+            .busy_timeout(Duration::from_secs(10));
+        Ok(SqlitePoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE).connect_with(options).await?)
+    }
+
+    /// There is one writer at a time, and two ways to become it.
+    async fn begin(pool: &Pool<Self>, isolation: Isolation) -> Result<Transaction<'static, Self>, sqlx::Error> {
+        match isolation {
+            Isolation::ReadCommitted => pool.begin().await,
+            Isolation::RepeatableRead | Isolation::Serializable => pool.begin_with("BEGIN IMMEDIATE").await,
+        }
+    }
+
+    async fn flush(pool: &Pool<Self>) -> Result<()> {
+        sqlx::raw_sql("PRAGMA wal_checkpoint(TRUNCATE)").execute(pool).await?;
+        Ok(())
+    }
+
+    async fn end_sessions(_pool: &Pool<Self>, _most: i64) -> Result<usize> {
+        anyhow::bail!("a file has no sessions")
+    }
+}

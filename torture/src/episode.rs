@@ -1,0 +1,577 @@
+//! An episode: queues of its own, processes that are started again whenever they end, and what the plan does to them. Then all faults end,
+//! what is left is delivered, and the judge is called.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail};
+use fastrand::Rng;
+use posthaste::{DeadLetterFilter, Outbox, Tables};
+use sqlx::Pool;
+
+use crate::{
+    circumstances::{Circumstances, Role, Setup},
+    clock::{millis, now, seconds},
+    content::{Mode, digest, name_of},
+    database::Ground,
+    history::{self, Line},
+    judge::{DeadLetter, Evidence, Fault, missing},
+    points,
+    process::{End, Process},
+    proxy::{Proxy, Weather},
+    report::Counts,
+    schedule::{Deed, Plan},
+    server::Server,
+};
+
+/// How often processes are looked at.
+const LOOK: Duration = Duration::from_millis(10);
+/// What is armed with a kill point is left alone for this long: some are reached rarely.
+const ARMED: u64 = seconds(8);
+/// How long to go on until all kill points were reached.
+const POINTS_LIMIT: u64 = seconds(90);
+/// How long, at the end, nothing may get on: longer than the longest lease.
+const STANDSTILL: u64 = seconds(45);
+/// When so much went wrong that nobody foresaw, there is no use in going on.
+const MOST_ODDITIES: usize = 10;
+/// How many processes start at once.
+const STARTERS: usize = 8;
+
+/// Where an episode takes place.
+pub struct Stage<'r, DB: Ground> {
+    /// To the server itself.
+    pub pool: &'r Pool<DB>,
+    /// For the processes: by way of the proxy.
+    pub url: &'r str,
+    pub server: Option<&'r Server>,
+    pub proxy: Option<&'r Proxy>,
+    pub database: &'r str,
+    pub folder: &'r Path,
+    /// The number of the next process of the run.
+    pub next_process: u32,
+    pub seed: u64,
+}
+
+/// A process that is started again whenever it ends.
+struct Post {
+    role: Role,
+    process: Option<Process>,
+    /// Not before that: it could not start a moment ago.
+    not_before: u64,
+    /// A paused one goes on then.
+    resume_at: Option<u64>,
+}
+
+pub struct Episode<'s, 'r, DB: Ground> {
+    stage: &'s mut Stage<'r, DB>,
+    plan: &'s Plan,
+    rng: Rng,
+    tables: Tables,
+    prefix: String,
+    folder: PathBuf,
+    posts: Vec<Post>,
+    /// Kill points that were not reached yet, by those who can reach them.
+    worker_points: VecDeque<String>,
+    producer_points: VecDeque<String>,
+    pub reached: BTreeSet<String>,
+    faults: Vec<Fault>,
+    pub counts: Counts,
+    /// What cannot be explained, in words.
+    pub oddities: Vec<String>,
+}
+
+impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
+    pub fn new(stage: &'s mut Stage<'r, DB>, plan: &'s Plan) -> Result<Self> {
+        let folder = stage.folder.join(format!("episode-{}", plan.number));
+        std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let prefix = format!("t{}_", plan.number);
+        let post = |role| Post { role, process: None, not_before: 0, resume_at: None };
+        let workers = (0..plan.workers).map(|_| post(Role::Worker));
+        let posts = workers.chain((0..plan.producers).map(|_| post(Role::Producer))).collect();
+        let points = |role| -> VecDeque<String> {
+            if plan.points {
+                points::of(role, stage.database, &plan.shape).map(str::to_owned).collect()
+            } else {
+                VecDeque::new()
+            }
+        };
+        Ok(Self {
+            rng: Rng::with_seed(stage.seed ^ u64::from(plan.number)),
+            tables: Tables::default().prefix(&prefix)?,
+            prefix,
+            folder,
+            posts,
+            worker_points: points(Role::Worker),
+            producer_points: points(Role::Producer),
+            reached: BTreeSet::new(),
+            faults: Vec::new(),
+            counts: Counts::default(),
+            oddities: Vec::new(),
+            stage,
+            plan,
+        })
+    }
+
+    /// Plays it to its end, and returns what is known of it then.
+    pub async fn play(&mut self, deadline: u64) -> Result<Evidence> {
+        DB::make_tables(self.stage.pool).await?;
+        self.make_outbox().await?;
+        for step in &self.plan.steps {
+            if now() > deadline {
+                break;
+            }
+            self.rest(step.after).await?;
+            self.carry_out(step.deed).await?;
+            self.rest(step.rest).await?;
+        }
+        let limit = now() + POINTS_LIMIT;
+        while self.has_points_left() && now() < limit.min(deadline + POINTS_LIMIT) {
+            self.rest(50).await?;
+        }
+        let unreached = self.worker_points.iter().chain(&self.producer_points);
+        let oddities = unreached.map(|point| format!("kill point {point} was never reached"));
+        self.oddities.extend(oddities.collect::<Vec<_>>());
+        self.drain().await
+    }
+
+    fn has_points_left(&self) -> bool {
+        let armed = self.posts.iter().filter_map(|post| post.process.as_ref());
+        !self.worker_points.is_empty()
+            || !self.producer_points.is_empty()
+            || armed.into_iter().any(|process| process.circumstances.kill_at.is_some())
+    }
+
+    /// The tables of the outbox are made by several at once, some of which are killed over it.
+    async fn make_outbox(&mut self) -> Result<()> {
+        let points: Vec<&str> = if self.plan.points {
+            points::of(Role::Starter, self.stage.database, &self.plan.shape).collect()
+        } else {
+            Vec::new()
+        };
+        for point in points {
+            let mut starter = self.start(Role::Starter, Some((point.to_owned(), 1)), None).await?;
+            if starter.wait().await? != End::Killed {
+                self.oddities.push(format!("kill point {point} was not reached: {}", starter.complaint()));
+            }
+            self.note_point(&starter)?;
+        }
+        self.starters().await
+    }
+
+    async fn starters(&mut self) -> Result<()> {
+        let mut starters = Vec::new();
+        for _ in 0..STARTERS {
+            starters.push(self.start(Role::Starter, None, None).await?);
+        }
+        for mut starter in starters {
+            let ended = tokio::time::timeout(Duration::from_secs(30), starter.wait()).await;
+            match ended.map(Result::ok) {
+                Ok(Some(End::Well)) => {}
+                Ok(_) => {
+                    self.oddities.push(format!("one of {STARTERS} starters failed: {}", starter.complaint()))
+                }
+                Err(_) => self.oddities.push(format!("one of {STARTERS} starters did not end within 30 s")),
+            }
+        }
+        self.counts.starters += 1;
+        Ok(())
+    }
+
+    async fn start(
+        &mut self,
+        role: Role,
+        kill_at: Option<(String, u32)>,
+        setup: Option<Setup>,
+    ) -> Result<Process> {
+        let process = self.stage.next_process;
+        self.stage.next_process += 1;
+        let setup = setup.unwrap_or_else(|| Setup::draw(&mut self.rng, self.plan.misbehaves));
+        Process::start(Circumstances {
+            role,
+            process,
+            url: self.stage.url.to_owned(),
+            prefix: self.prefix.clone(),
+            shape: self.plan.shape.clone(),
+            history: self.folder.join(format!("{process}.history")),
+            kill_at,
+            setup,
+        })
+        .await
+    }
+
+    /// Waits, and looks after the processes meanwhile.
+    async fn rest(&mut self, ms: u64) -> Result<()> {
+        let until = now() + millis(ms);
+        loop {
+            self.look_after().await?;
+            let left = until.saturating_sub(now());
+            if left == 0 {
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK.min(Duration::from_micros(left))).await;
+        }
+    }
+
+    /// Every post has a process: what ended is noted, and started again.
+    async fn look_after(&mut self) -> Result<()> {
+        for place in 0..self.posts.len() {
+            let post = &mut self.posts[place];
+            if let Some(process) = &mut post.process {
+                if post.resume_at.is_some_and(|at| now() >= at) {
+                    process.resume();
+                    post.resume_at = None;
+                }
+                let seen = process.seen;
+                if let Some(end) = process.ended()? {
+                    self.note_end(place, end, seen)?;
+                }
+            }
+            let post = &self.posts[place];
+            if post.process.is_none() && now() >= post.not_before {
+                let role = post.role;
+                let points =
+                    if role == Role::Worker { &mut self.worker_points } else { &mut self.producer_points };
+                let armed = points.pop_front().map(|point| {
+                    let nth = if points::is_rare(&point) { 1 } else { self.rng.u32(1..=4) };
+                    (point, nth)
+                });
+                self.posts[place].process = Some(self.start(role, armed, None).await?);
+            }
+        }
+        if self.oddities.len() > MOST_ODDITIES {
+            bail!("it cannot go on: {}", self.oddities.join("; "));
+        }
+        Ok(())
+    }
+
+    fn note_point(&mut self, process: &Process) -> Result<bool> {
+        let point = process.killed_at()?;
+        let was_killed = point.is_some();
+        self.counts.point_kills += u64::from(was_killed);
+        self.reached.extend(point);
+        Ok(was_killed)
+    }
+
+    /// A process ended without having been told to.
+    fn note_end(&mut self, place: usize, end: End, seen: u64) -> Result<()> {
+        let Some(process) = self.posts[place].process.take() else { return Ok(()) };
+        let is_worker = process.circumstances.role == Role::Worker;
+        if end == End::Killed && self.note_point(&process)? {
+            if is_worker {
+                self.counts.kills += 1;
+                self.worker_died("a kill at a kill point", &process, seen);
+            }
+            return Ok(());
+        }
+        self.put_back_point(&process);
+        match end {
+            // It could not start: the database is away. Soon again.
+            End::Failed => self.posts[place].not_before = now() + millis(100),
+            End::Well | End::Killed | End::Otherwise(_) => {
+                self.oddities.push(format!("a process ended by itself ({end:?}): {}", process.complaint()));
+            }
+        }
+        if is_worker {
+            self.worker_died("an end", &process, seen);
+        }
+        Ok(())
+    }
+
+    /// It did not come to the point that it was to kill itself at.
+    fn put_back_point(&mut self, process: &Process) {
+        if let Some((point, _)) = &process.circumstances.kill_at {
+            match process.circumstances.role {
+                Role::Worker => self.worker_points.push_back(point.clone()),
+                Role::Producer => self.producer_points.push_back(point.clone()),
+                Role::Starter => {}
+            }
+        }
+    }
+
+    /// Nobody gives back what it had until its leases are over; and if it was the last one, until there is another.
+    fn worker_died(&mut self, what: &'static str, process: &Process, from: u64) {
+        let others = self.posts.iter().filter_map(|post| post.process.as_ref());
+        let mut others = others.filter(|other| other.circumstances.role == Role::Worker && !other.is_paused);
+        let is_delivered = others.any(|other| other.is_ready().unwrap_or_default());
+        // A start takes a moment.
+        let until = if is_delivered { now() } else { now() + seconds(1) };
+        self.faults.push(Fault {
+            what,
+            process: Some(process.number()),
+            explains: true,
+            from,
+            until,
+            lease: process.lease(),
+            recovery: seconds(2),
+        });
+    }
+
+    fn everywhere(&mut self, what: &'static str, from: u64) {
+        let fault =
+            Fault { what, process: None, explains: true, from, until: now(), lease: 0, recovery: seconds(5) };
+        self.faults.push(fault);
+    }
+
+    /// The place of the worker that a deed is for: those that wait for their kill point get the time to reach it.
+    fn worker(&self, wanted: usize) -> Option<usize> {
+        let is_free = |place: &usize| {
+            let Some(process) = self.posts.get(*place).and_then(|post| post.process.as_ref()) else {
+                return false;
+            };
+            let is_armed = process.circumstances.kill_at.is_some() && now() < process.started + ARMED;
+            !is_armed && !process.is_paused
+        };
+        (0..self.plan.workers).map(|other| (wanted + other) % self.plan.workers).find(is_free)
+    }
+
+    /// The same, if need be after a while.
+    async fn await_worker(&mut self, wanted: usize) -> Result<usize> {
+        loop {
+            if let Some(place) = self.worker(wanted) {
+                return Ok(place);
+            }
+            self.rest(20).await?;
+        }
+    }
+
+    async fn carry_out(&mut self, deed: Deed) -> Result<()> {
+        match deed {
+            Deed::Kill { worker } => {
+                let place = self.await_worker(worker).await?;
+                if let Some(mut process) = self.posts[place].process.take() {
+                    let from = now();
+                    process.kill().await?;
+                    if !self.note_point(&process)? {
+                        self.put_back_point(&process);
+                    }
+                    self.counts.kills += 1;
+                    self.worker_died("a kill", &process, from);
+                }
+            }
+            Deed::KillProducer { producer } => {
+                if let Some(mut process) = self.posts[self.plan.workers + producer].process.take() {
+                    process.kill().await?;
+                    if !self.note_point(&process)? {
+                        self.put_back_point(&process);
+                    }
+                    self.counts.producer_kills += 1;
+                }
+            }
+            Deed::Pause { worker, past_lease_ms } => {
+                let place = self.await_worker(worker).await?;
+                self.pause(place, past_lease_ms);
+            }
+            Deed::Stop { worker } => {
+                let place = self.await_worker(worker).await?;
+                if let Some(mut process) = self.posts[place].process.take() {
+                    self.stop(&mut process).await?;
+                    self.put_back_point(&process);
+                }
+            }
+            Deed::Starters => self.starters().await?,
+            Deed::Crash => {
+                let from = now();
+                self.stage.server.context("there is no server to crash")?.crash().await?;
+                self.counts.crashes += 1;
+                self.everywhere("a crash of the server", from);
+            }
+            Deed::Sessions { most } => {
+                let from = now();
+                let ended = DB::end_sessions(self.stage.pool, most.into()).await?;
+                self.counts.sessions += u64::try_from(ended).unwrap_or_default();
+                self.everywhere("sessions that were ended", from);
+            }
+            Deed::Cut { cut, count } => {
+                let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
+                let before = proxy.cuts();
+                proxy.cut(cut, count);
+                let limit = from + seconds(3);
+                while proxy.has_cuts_left() && now() < limit {
+                    self.rest(20).await?;
+                }
+                proxy.cut_no_more();
+                self.counts.cuts += proxy.cuts() - before;
+                self.everywhere("cuts at COMMIT", from);
+            }
+            Deed::Weather { weather, ms } => {
+                let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
+                proxy.turn(weather);
+                self.rest(ms).await?;
+                proxy.turn(Weather::Fair);
+                self.counts.weathers += 1;
+                self.everywhere("bad weather", from);
+            }
+            Deed::Reset => {
+                self.stage.proxy.context("there is no proxy")?.reset();
+                self.counts.weathers += 1;
+                self.everywhere("a reset of all connections", now());
+            }
+        }
+        Ok(())
+    }
+
+    fn pause(&mut self, place: usize, past_lease_ms: u64) {
+        let post = &mut self.posts[place];
+        let Some(process) = &mut post.process else { return };
+        process.pause();
+        let until = now() + process.lease() + millis(past_lease_ms);
+        post.resume_at = Some(until);
+        let (number, lease) = (process.number(), process.lease());
+        self.counts.pauses += 1;
+        self.faults.push(Fault {
+            what: "a pause",
+            process: Some(number),
+            explains: true,
+            from: now(),
+            until,
+            lease,
+            recovery: seconds(2),
+        });
+    }
+
+    /// In good order, which explains no duplicate.
+    async fn stop(&mut self, process: &mut Process) -> Result<()> {
+        let from = now();
+        process.ask_to_stop();
+        match tokio::time::timeout(Duration::from_secs(15), process.wait()).await {
+            Ok(end) => {
+                if let End::Otherwise(status) = end? {
+                    self.oddities
+                        .push(format!("a process ended otherwise ({status}): {}", process.complaint()));
+                }
+            }
+            Err(_) => {
+                self.oddities.push(format!("process {} did not stop within 15 s", process.number()));
+                process.kill().await?;
+            }
+        }
+        self.note_point(process)?;
+        self.counts.stops += 1;
+        let died_at_point = process.killed_at()?.is_some();
+        self.faults.push(Fault {
+            what: "a stop",
+            process: Some(process.number()),
+            explains: died_at_point,
+            from,
+            until: now(),
+            lease: if died_at_point { process.lease() } else { 0 },
+            recovery: seconds(2),
+        });
+        Ok(())
+    }
+
+    /// All faults end. What was committed is delivered, by workers that nobody disturbs.
+    async fn drain(&mut self) -> Result<Evidence> {
+        if let Some(proxy) = self.stage.proxy {
+            proxy.cut_no_more();
+            proxy.turn(Weather::Fair);
+        }
+        for mut post in std::mem::take(&mut self.posts) {
+            if let Some(mut process) = post.process.take() {
+                if process.is_paused {
+                    process.resume();
+                }
+                self.stop(&mut process).await?;
+            }
+        }
+        let mut workers = [
+            self.start(Role::Worker, None, Some(Setup::plain())).await?,
+            self.start(Role::Worker, None, Some(Setup::plain())).await?,
+        ];
+        let (mut left, mut since) = (usize::MAX, now());
+        let evidence = loop {
+            let evidence = self.gather().await?;
+            let still = missing(&evidence);
+            if still < left {
+                (left, since) = (still, now());
+            }
+            if still == 0 || now() > since + STANDSTILL {
+                break evidence;
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        for worker in &mut workers {
+            if let Some(end) = worker.ended()? {
+                bail!("a worker that nobody disturbed ended ({end:?}): {}", worker.complaint());
+            }
+            self.stop(worker).await?;
+        }
+        // Once more: nothing may have come after all was done.
+        if left == 0 { self.gather().await } else { Ok(evidence) }
+    }
+
+    async fn gather(&self) -> Result<Evidence> {
+        let mut evidence = Evidence {
+            shape: self.plan.shape.clone(),
+            ledger: DB::read_ledger(self.stage.pool).await?,
+            produced: Vec::new(),
+            handled: Vec::new(),
+            effects: DB::read_effects(self.stage.pool).await?,
+            dead: self.dead_letters().await?,
+            abandoned: Default::default(),
+            faults: self.faults.clone(),
+        };
+        for entry in std::fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|extension| extension != "history") {
+                continue;
+            }
+            for line in history::read(&path)? {
+                match line {
+                    Line::Handled(handling) => evidence.handled.push(handling),
+                    Line::Produced(produced) => evidence.produced.push(produced),
+                    Line::Abandoned { process, call } => {
+                        evidence.abandoned.insert((process, call));
+                    }
+                    Line::Starved { process, from, until } => evidence.faults.push(Fault {
+                        what: "a process that was not given the processor",
+                        process: Some(process),
+                        explains: true,
+                        from,
+                        until,
+                        lease: 0,
+                        recovery: 0,
+                    }),
+                    Line::KilledAt(_) | Line::Ready => {}
+                }
+            }
+        }
+        Ok(evidence)
+    }
+
+    async fn dead_letters(&self) -> Result<Vec<DeadLetter>> {
+        let outbox = Outbox::connect_with(self.stage.pool.clone(), &self.tables).await?;
+        let mut dead = Vec::new();
+        let mut filter = DeadLetterFilter::default().limit(1000);
+        loop {
+            let page = outbox.dead_letter_list(self.stage.pool, &filter).await?;
+            let Some(last) = page.last() else { break };
+            filter = filter.after(last.id);
+            for letter in &page {
+                let headers = letter.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+                let key = letter.key.as_deref();
+                dead.push(DeadLetter {
+                    mode: Mode::of_queue(&letter.queue)
+                        .with_context(|| format!("a queue {:?}", letter.queue))?,
+                    partition: letter.partition,
+                    seq: letter.seq,
+                    id: letter.id.0,
+                    name: name_of(&letter.payload),
+                    digest: digest(&letter.queue, &letter.payload_type, key, headers, &letter.payload),
+                    call: call_of(&letter.reason),
+                });
+            }
+        }
+        outbox.close().await;
+        Ok(dead)
+    }
+}
+
+/// Which call rejected it: a reason begins with its process and its number.
+fn call_of(reason: &str) -> Option<(u32, u64)> {
+    let (process, call) = reason.split_once(' ')?.0.split_once('.')?;
+    Some((process.parse().ok()?, call.parse().ok()?))
+}

@@ -1,0 +1,358 @@
+//! Each kind of fault, put into an episode without any, is found and counted as what it is.
+
+use super::*;
+use crate::{
+    clock::{millis, seconds},
+    history::Fate,
+};
+
+/// The first leased and the first transactional process.
+const LEASED: u32 = 1;
+const TRANSACTIONAL: u32 = 2;
+
+/// An episode in which all is well: 40 transactions one after the other, each message handled a moment after its commit.
+fn well() -> Evidence {
+    let shape = Shape { seed: 5, queues: vec![(Mode::Leased, 2), (Mode::Transactional, 2)] };
+    let mut evidence = Evidence {
+        shape: shape.clone(),
+        ledger: Vec::new(),
+        produced: Vec::new(),
+        handled: Vec::new(),
+        effects: Vec::new(),
+        dead: Vec::new(),
+        abandoned: HashSet::new(),
+        faults: Vec::new(),
+    };
+    let (mut now, mut id, mut call) = (seconds(100), 0, 0);
+    let mut seqs: HashMap<(Mode, u32), i64> = HashMap::new();
+    for transaction in 0..40 {
+        now += millis(10);
+        evidence.produced.push(Produced::Began { producer: 9, transaction, at: now });
+        evidence.ledger.push((9, transaction));
+        now += millis(1);
+        evidence.produced.push(Produced::Committed { producer: 9, transaction, at: now });
+        for content in shape.transaction(9, transaction) {
+            let key = content.key.as_ref().map(|key| u32::try_from(key.len() % 2).unwrap());
+            let partition = content.partition.or(key).unwrap();
+            let seq = seqs.entry((content.mode, partition)).or_default();
+            *seq += 1;
+            (now, id, call) = (now + 10, id + 1, call + 1);
+            let is_poison = shape.is_poison(content.name);
+            let handling = Handling {
+                at: now,
+                process: if content.mode == Mode::Leased { LEASED } else { TRANSACTIONAL },
+                call,
+                partition,
+                seq: *seq,
+                id,
+                name: Some(content.name),
+                digest: content.digest(),
+                fate: if is_poison { Fate::Rejected } else { Fate::Done },
+            };
+            if is_poison {
+                evidence.dead.push(DeadLetter {
+                    mode: content.mode,
+                    partition,
+                    seq: *seq,
+                    id,
+                    name: handling.name,
+                    digest: handling.digest,
+                    call: Some((handling.process, call)),
+                });
+            }
+            match content.mode {
+                Mode::Leased => evidence.handled.push(handling),
+                Mode::Transactional if is_poison => {}
+                Mode::Transactional => evidence.effects.push(handling),
+            }
+        }
+    }
+    evidence
+}
+
+/// The verdict on what was made of it, but for the words.
+fn after(spoil: impl FnOnce(&mut Evidence)) -> Verdict {
+    let mut evidence = well();
+    spoil(&mut evidence);
+    Verdict { findings: Vec::new(), ..judge(&evidence) }
+}
+
+/// All is well, but for this.
+fn but(change: impl FnOnce(&mut Verdict)) -> Verdict {
+    let mut verdict = after(|_| ());
+    change(&mut verdict);
+    verdict
+}
+
+/// A message in the middle that was done.
+fn some(handlings: &[Handling]) -> usize {
+    (handlings.len() / 2..).find(|place| handlings[*place].fate == Fate::Done).unwrap()
+}
+
+fn kill(process: u32, from: u64) -> Fault {
+    Fault {
+        what: "a kill",
+        process: Some(process),
+        explains: true,
+        from,
+        until: from,
+        lease: millis(500),
+        recovery: seconds(2),
+    }
+}
+
+#[test]
+fn what_is_well_is_found_well() {
+    let verdict = after(|_| ());
+    assert!(verdict.is_good(), "{:?}", judge(&well()).findings);
+    assert!(verdict.messages > 100, "{verdict:?}");
+    assert!(!well().dead.is_empty(), "no poison: take another seed");
+    assert_eq!(missing(&well()), 0);
+}
+
+#[test]
+fn what_nobody_handled_is_lost() {
+    let verdict = after(|evidence| {
+        let last = evidence.handled.iter().rposition(|handling| handling.fate == Fate::Done).unwrap();
+        let partition = evidence.handled[last].partition;
+        let is_last = evidence.handled[last + 1..].iter().all(|handling| handling.partition != partition);
+        assert!(is_last, "take another seed");
+        evidence.handled.remove(last);
+        assert_eq!(missing(evidence), 1);
+    });
+    assert_eq!(verdict, but(|v| v.lost = 1));
+    let effects = after(|evidence| {
+        evidence.effects.pop();
+    });
+    assert_eq!(effects, but(|v| v.lost = 1));
+}
+
+#[test]
+fn a_commit_that_was_answered_and_is_gone_is_lost_and_its_messages_are_phantoms() {
+    let verdict = after(|evidence| {
+        evidence.ledger.pop();
+    });
+    assert_eq!(verdict.lost, 1);
+    assert!(verdict.phantom > 0, "{verdict:?}");
+}
+
+#[test]
+fn what_was_undone_and_is_there_is_a_phantom() {
+    let verdict = after(|evidence| evidence.produced.push(Produced::Undone { producer: 9, transaction: 3 }));
+    assert_eq!(verdict, but(|v| v.phantom = 1));
+}
+
+#[test]
+fn an_unknown_outcome_is_what_the_ledger_says() {
+    let verdict = after(|evidence| {
+        evidence.produced.retain(|line| !matches!(line, Produced::Committed { transaction: 7, .. }));
+    });
+    assert_eq!(verdict, but(|_| ()));
+}
+
+#[test]
+fn a_second_effect_is_a_duplicate_whatever_happened() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.effects);
+        let again = evidence.effects[place].clone();
+        evidence.faults.push(kill(TRANSACTIONAL, again.at));
+        evidence.effects.push(again);
+    });
+    assert_eq!(verdict.transactional_duplicates, 1);
+}
+
+#[test]
+fn a_message_that_comes_again_needs_a_reason() {
+    let again = |evidence: &mut Evidence| {
+        let place = some(&evidence.handled);
+        let before = evidence.handled[place].clone();
+        evidence.handled.push(Handling { at: before.at + 5, call: 10_000, process: 7, ..before.clone() });
+        before
+    };
+    let unexplained = after(|evidence| {
+        again(evidence);
+    });
+    assert_eq!(unexplained, but(|v| (v.duplicates, v.unexplained_duplicates) = (1, 1)));
+    let explained = after(|evidence| {
+        let before = again(evidence);
+        evidence.faults.push(kill(LEASED, before.at + 1));
+    });
+    assert_eq!((explained.duplicates, explained.unexplained_duplicates), (1, 0));
+    // A fault of another process, or of another time, is none.
+    for fault in
+        [|before: &Handling| kill(77, before.at + 1), |before: &Handling| kill(LEASED, before.at + 6)]
+    {
+        let verdict = after(|evidence| {
+            let before = again(evidence);
+            evidence.faults.push(fault(&before));
+        });
+        assert_eq!(verdict.unexplained_duplicates, 1);
+    }
+}
+
+#[test]
+fn what_failed_comes_again_without_another_reason() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        let before = evidence.handled[place].clone();
+        evidence.handled[place].fate = Fate::Failed;
+        evidence.handled.push(Handling { at: before.at + 5, call: 10_000, ..before });
+    });
+    assert_eq!(verdict, but(|v| v.duplicates = 1));
+}
+
+#[test]
+fn what_is_handled_out_of_order_is_found() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        let (at, partition) = (evidence.handled[place].at, evidence.handled[place].partition);
+        let next = evidence.handled[place + 1..].iter_mut().find(|next| next.partition == partition).unwrap();
+        next.at = at - 1;
+    });
+    assert_eq!(verdict.reordered, 1);
+    let verdict = after(|evidence| {
+        let place = some(&evidence.effects);
+        let partition = evidence.effects[place].partition;
+        let next = (place + 1..).find(|next| evidence.effects[*next].partition == partition).unwrap();
+        evidence.effects.swap(place, next);
+    });
+    assert!(verdict.reordered > 0, "{verdict:?}");
+}
+
+#[test]
+fn seqs_against_the_order_of_commits_are_found() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        let handled = &mut evidence.handled;
+        let first = handled[place].clone();
+        let is_later = |later: &Handling| {
+            let (before, after) = (first.name.unwrap(), later.name.unwrap());
+            later.partition == first.partition
+                && after.transaction > before.transaction
+                && later.fate == Fate::Done
+        };
+        let later = (place..handled.len()).find(|later| is_later(&handled[*later])).unwrap();
+        // They change places, whole.
+        let (name, digest, id) = (handled[later].name, handled[later].digest, handled[later].id);
+        (handled[place].name, handled[place].digest, handled[place].id) = (name, digest, id);
+        (handled[later].name, handled[later].digest, handled[later].id) =
+            (first.name, first.digest, first.id);
+    });
+    assert!(verdict.reordered > 0, "{verdict:?}");
+    assert_eq!((verdict.lost, verdict.cross_wired, verdict.unexplained_duplicates), (0, 0, 0));
+}
+
+#[test]
+fn a_seq_or_an_id_with_two_meanings_is_found() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        let before = evidence.handled[place].clone();
+        evidence.faults.push(kill(LEASED, before.at));
+        evidence.handled.push(Handling { id: before.id + 10_000, at: before.at + 1, call: 10_000, ..before });
+    });
+    assert_eq!(verdict.reordered, 1);
+}
+
+#[test]
+fn what_is_not_as_it_was_sent_is_cross_wired() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.effects);
+        evidence.effects[place].digest ^= 1;
+    });
+    assert_eq!(verdict.cross_wired, 1);
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        evidence.handled[place].name = None;
+    });
+    assert_eq!((verdict.cross_wired, verdict.lost), (1, 1));
+}
+
+#[test]
+fn a_rejection_that_others_have_overtaken_is_a_stale_settle() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        let last = evidence.handled[place].clone();
+        evidence.dead.push(DeadLetter {
+            mode: Mode::Leased,
+            partition: last.partition,
+            seq: last.seq,
+            id: last.id,
+            name: last.name,
+            digest: last.digest,
+            call: Some((77, 1)),
+        });
+    });
+    assert_eq!(verdict, but(|v| v.stale_settles = 1));
+}
+
+#[test]
+fn what_was_rejected_must_be_a_dead_letter_and_have_no_effect() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        evidence.handled[place].fate = Fate::Rejected;
+    });
+    assert_eq!(verdict, but(|v| v.lost = 1));
+    let verdict = after(|evidence| {
+        let effect = evidence.effects[some(&evidence.effects)].clone();
+        evidence.dead.push(DeadLetter {
+            mode: Mode::Transactional,
+            partition: effect.partition,
+            seq: effect.seq,
+            id: effect.id,
+            name: effect.name,
+            digest: effect.digest,
+            call: None,
+        });
+    });
+    assert_eq!(verdict, but(|v| v.phantom = 1));
+}
+
+#[test]
+fn who_waits_for_long_has_a_fault_to_blame_or_is_stalled() {
+    let late = |evidence: &mut Evidence| {
+        let last = evidence.effects.len() - 1;
+        evidence.effects[last].at += seconds(6);
+        evidence.effects[last].at
+    };
+    let stalled = after(|evidence| {
+        late(evidence);
+    });
+    assert_eq!(stalled, but(|v| v.stalls = 1));
+    let crash = |from| Fault {
+        what: "a crash",
+        process: None,
+        explains: true,
+        from,
+        until: from + seconds(1),
+        lease: 0,
+        recovery: seconds(5),
+    };
+    let blamed = after(|evidence| {
+        let at = late(evidence);
+        evidence.faults.push(crash(at - seconds(5)));
+    });
+    assert_eq!((blamed.stalls, blamed.recovery_p100_ms), (0, 4000));
+    // Too long after it.
+    let stalled = after(|evidence| {
+        let at = late(evidence);
+        evidence.effects.last_mut().unwrap().at += seconds(2);
+        evidence.faults.push(crash(at - seconds(5)));
+    });
+    assert_eq!((stalled.stalls, stalled.recovery_p100_ms), (1, 6000));
+}
+
+#[test]
+fn recovery_from_a_kill_counts_from_the_end_of_its_lease() {
+    let verdict = after(|evidence| {
+        let last = evidence.effects.len() - 1;
+        let partition = evidence.effects[last].partition;
+        let before =
+            evidence.effects[..last].iter().rfind(|effect| effect.partition == partition).unwrap().at;
+        let Some(Produced::Committed { at, .. }) = evidence.produced.last().copied() else { unreachable!() };
+        let killed = before.max(at) + 1;
+        evidence.faults.push(kill(TRANSACTIONAL, killed));
+        evidence.effects[last].at = killed + millis(700);
+    });
+    assert_eq!((verdict.stalls, verdict.recovery_p100_ms), (0, 200));
+    assert!(verdict.recoveries > 0);
+}

@@ -1,0 +1,189 @@
+//! The worst day of an outbox, over and over: producers and workers in processes of their own, a nemesis that kills, pauses, cuts and
+//! crashes by a plan that follows from a seed, and a judge of what was delivered. `cargo xtask torture` starts it.
+
+mod circumstances;
+mod clock;
+mod content;
+mod database;
+mod episode;
+mod history;
+mod judge;
+mod kill;
+mod points;
+mod process;
+mod producer;
+mod proxy;
+mod report;
+mod run;
+mod schedule;
+mod server;
+mod worker;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use sqlx::{MySql, Postgres, Sqlite};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+
+use crate::{
+    circumstances::{Circumstances, Role},
+    content::Mode,
+    database::Ground,
+    process::{FAILED, ROLE},
+    proxy::Wire,
+    report::Report,
+    schedule::Kind,
+};
+
+/// The worst day of an outbox, over and over, and a judge of what it made of it.
+#[derive(Debug, Parser)]
+#[command(name = "torture")]
+struct Options {
+    /// The database that it runs on
+    #[arg(long, value_enum)]
+    db: Database,
+    /// Go on for so long
+    #[arg(long, conflicts_with = "kills")]
+    seconds: Option<u64>,
+    /// Go on until so many workers were killed
+    #[arg(long)]
+    kills: Option<u32>,
+    /// What everything is drawn from; any, if none is given
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only these faults
+    #[arg(long, value_enum, value_delimiter = ',')]
+    faults: Vec<Kind>,
+    /// How messages are delivered
+    #[arg(long, value_enum, default_value = "both")]
+    mode: ModeOption,
+    /// Play one plan, as it was written down
+    #[arg(long, value_name = "FILE")]
+    replay: Option<PathBuf>,
+    /// End with one JSON object
+    #[arg(long)]
+    json: bool,
+    /// Where plans and histories are kept if something is found
+    #[arg(long, default_value = "target/torture")]
+    folder: PathBuf,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Database {
+    Postgres,
+    Mariadb,
+    Mysql,
+    Sqlite,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum ModeOption {
+    Leased,
+    Transactional,
+    Both,
+}
+
+impl Database {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgres",
+            Self::Mariadb => "mariadb",
+            Self::Mysql => "mysql",
+            Self::Sqlite => "sqlite",
+        }
+    }
+
+    const fn wire(self) -> Option<Wire> {
+        match self {
+            Self::Postgres => Some(Wire::Postgres),
+            Self::Mariadb | Self::Mysql => Some(Wire::Mysql),
+            Self::Sqlite => None,
+        }
+    }
+}
+
+impl Options {
+    fn modes(&self) -> Vec<Mode> {
+        match self.mode {
+            ModeOption::Leased => vec![Mode::Leased],
+            ModeOption::Transactional => vec![Mode::Transactional],
+            ModeOption::Both => Mode::ALL.to_vec(),
+        }
+    }
+
+    /// Those that were asked for, or all that the database can have.
+    fn kinds(&self) -> Result<Vec<Kind>> {
+        let fits = |kind: &Kind| self.db.wire().is_some() || !kind.needs_server();
+        if let Some(kind) = self.faults.iter().find(|kind| !fits(kind)) {
+            bail!("--faults {kind:?}: SQLite has no server");
+        }
+        let all = if self.faults.is_empty() { Kind::value_variants().to_vec() } else { self.faults.clone() };
+        Ok(all.into_iter().filter(fits).collect())
+    }
+}
+
+fn main() -> ExitCode {
+    if std::env::args().nth(1).as_deref() == Some(ROLE) {
+        return on_runtime(be_a_process(), || ExitCode::from(FAILED));
+    }
+    on_runtime(supervise(Options::parse()), || ExitCode::from(2))
+}
+
+fn on_runtime(work: impl Future<Output = Result<ExitCode>>, failed: impl FnOnce() -> ExitCode) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build();
+    let ended = runtime.context("there is no runtime").and_then(|runtime| runtime.block_on(work));
+    ended.unwrap_or_else(|error| {
+        eprintln!("torture: {error:#}");
+        failed()
+    })
+}
+
+async fn supervise(options: Options) -> Result<ExitCode> {
+    let report = match options.db {
+        Database::Postgres => run::run::<Postgres>(&options).await?,
+        Database::Mariadb | Database::Mysql => run::run::<MySql>(&options).await?,
+        Database::Sqlite => run::run::<Sqlite>(&options).await?,
+    };
+    print(&report, options.json)?;
+    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn print(report: &Report, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(report)?);
+    } else {
+        report.print();
+    }
+    Ok(())
+}
+
+/// What it is to be comes as a line on standard input; when that is closed, it is to stop.
+async fn be_a_process() -> Result<ExitCode> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
+    let mut stdin = BufReader::new(tokio::io::stdin());
+    let mut line = String::new();
+    stdin.read_line(&mut line).await?;
+    let circumstances: Circumstances = serde_json::from_str(&line).context("nobody said what to be")?;
+    let stop = async move {
+        stdin.read_to_end(&mut Vec::new()).await.ok();
+    };
+    let scheme = circumstances.url.split(':').next().unwrap_or_default();
+    match scheme {
+        "postgres" => be::<Postgres>(circumstances, stop).await?,
+        "mysql" => be::<MySql>(circumstances, stop).await?,
+        _ => be::<Sqlite>(circumstances, stop).await?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn be<DB: Ground>(circumstances: Circumstances, stop: impl Future<Output = ()>) -> Result<()>
+where
+    for<'c> &'c mut DB::Connection: sqlx::Executor<'c, Database = DB>,
+{
+    match circumstances.role {
+        Role::Producer => producer::run::<DB>(circumstances, stop).await,
+        Role::Worker => worker::run::<DB>(circumstances, stop).await,
+        Role::Starter => worker::start_and_stop::<DB>(circumstances).await,
+    }
+}

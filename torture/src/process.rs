@@ -1,0 +1,154 @@
+//! The processes of an episode: this program again, in another role.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{ExitStatus, Stdio},
+};
+
+use anyhow::{Context, Result};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use tokio::{
+    io::AsyncWriteExt,
+    process::{Child, ChildStdin, Command},
+};
+
+use crate::{
+    circumstances::Circumstances,
+    clock::now,
+    history::{self, Line},
+};
+
+/// The argument by which this program is one of its own processes.
+pub const ROLE: &str = "--as-process";
+
+pub struct Process {
+    pub circumstances: Circumstances,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    pub started: u64,
+    /// When it was last seen alive.
+    pub seen: u64,
+    pub is_paused: bool,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// As it was told to.
+    Well,
+    /// By SIGKILL.
+    Killed,
+    /// It could not do what it was for, and said so: the database was away.
+    Failed,
+    /// Otherwise, which nothing that is done to it explains.
+    Otherwise(ExitStatus),
+}
+
+/// What a process exits with if it could not do what it was for.
+pub const FAILED: u8 = 3;
+
+impl Process {
+    pub async fn start(circumstances: Circumstances) -> Result<Self> {
+        let errors = errors_of(&circumstances.history);
+        let log =
+            std::fs::File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?;
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg(ROLE)
+            // Handlers panic on purpose.
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn()
+            .context("cannot start a process")?;
+        let mut stdin = child.stdin.take().context("it has no standard input")?;
+        let mut line = serde_json::to_vec(&circumstances)?;
+        line.push(b'\n');
+        stdin.write_all(&line).await.context("the process did not listen")?;
+        Ok(Self { circumstances, child, stdin: Some(stdin), started: now(), seen: now(), is_paused: false })
+    }
+
+    pub fn number(&self) -> u32 {
+        self.circumstances.process
+    }
+
+    /// The lease that it may leave behind.
+    pub fn lease(&self) -> u64 {
+        self.circumstances.setup.lease_ms * 1000
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(id) = self.child.id().and_then(|id| i32::try_from(id).ok()) {
+            kill(Pid::from_raw(id), signal).ok();
+        }
+    }
+
+    pub fn pause(&mut self) {
+        self.signal(Signal::SIGSTOP);
+        self.is_paused = true;
+    }
+
+    pub fn resume(&mut self) {
+        self.signal(Signal::SIGCONT);
+        self.is_paused = false;
+    }
+
+    pub async fn kill(&mut self) -> Result<()> {
+        self.child.kill().await.context("cannot kill a process")
+    }
+
+    /// Tells it to stop, which is done when it has ended.
+    pub fn ask_to_stop(&mut self) {
+        self.stdin = None;
+    }
+
+    /// Whether it has started to do what it is for.
+    pub fn is_ready(&self) -> Result<bool> {
+        Ok(history::read(&self.circumstances.history)?.contains(&Line::Ready))
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Result<Option<End>> {
+        let status = self.child.try_wait()?;
+        if status.is_none() {
+            self.seen = now();
+        }
+        Ok(status.map(end))
+    }
+
+    pub async fn wait(&mut self) -> Result<End> {
+        Ok(end(self.child.wait().await?))
+    }
+
+    /// The kill point at which it killed itself, if it did.
+    pub fn killed_at(&self) -> Result<Option<String>> {
+        let lines = history::read(&self.circumstances.history)?;
+        Ok(lines
+            .into_iter()
+            .find_map(|line| if let Line::KilledAt(point) = line { Some(point) } else { None }))
+    }
+
+    /// What it complained of last.
+    pub fn complaint(&self) -> String {
+        let errors = std::fs::read_to_string(errors_of(&self.circumstances.history)).unwrap_or_default();
+        errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_owned()
+    }
+}
+
+fn end(status: ExitStatus) -> End {
+    use std::os::unix::process::ExitStatusExt;
+    match (status.code(), status.signal()) {
+        (Some(0), _) => End::Well,
+        (Some(code), _) if code == i32::from(FAILED) => End::Failed,
+        (_, Some(9)) => End::Killed,
+        _ => End::Otherwise(status),
+    }
+}
+
+fn errors_of(history: &Path) -> PathBuf {
+    history.with_extension("errors")
+}

@@ -1,0 +1,155 @@
+//! A process that enqueues: transaction after transaction, each with a row in the ledger.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Result;
+use fastrand::Rng;
+use posthaste::{EnqueueMessage, Outbox, OutboxError, Tables, Target};
+use sqlx::Pool;
+use tokio::task::JoinSet;
+
+use crate::{
+    circumstances::Circumstances,
+    clock::now,
+    content::Content,
+    database::Ground,
+    history::{Line, Pen, Produced},
+    kill::{COMMIT_AFTER, COMMIT_BEFORE, Fuse},
+};
+
+/// After an error, the database gets a little time.
+const AFTER_ERROR: Duration = Duration::from_millis(100);
+
+struct Producer<DB: Ground> {
+    circumstances: Circumstances,
+    pool: Pool<DB>,
+    outbox: Outbox<DB>,
+    pen: Pen,
+    fuse: Option<&'static Fuse>,
+    next: AtomicU64,
+    stops: AtomicBool,
+}
+
+pub async fn run<DB: Ground>(circumstances: Circumstances, stop: impl Future<Output = ()>) -> Result<()> {
+    let pen = Pen::open(&circumstances.history)?;
+    let fuse = Fuse::light(circumstances.kill_at.as_ref(), Pen::open(&circumstances.history)?)?;
+    let pool = DB::pool(&circumstances.url, circumstances.setup.pool).await?;
+    let outbox =
+        Outbox::connect_with(pool.clone(), &Tables::default().prefix(&circumstances.prefix)?).await?;
+    pen.write(&[Line::Ready])?;
+    let tasks = circumstances.setup.transactions;
+    let producer = Arc::new(Producer {
+        circumstances,
+        pool,
+        outbox,
+        pen,
+        fuse,
+        next: AtomicU64::new(0),
+        stops: AtomicBool::new(false),
+    });
+    let mut producing = JoinSet::new();
+    for task in 0..tasks {
+        let producer = Arc::clone(&producer);
+        producing.spawn(async move { producer.produce(u64::from(task)).await });
+    }
+    stop.await;
+    producer.stops.store(true, Ordering::Relaxed);
+    while let Some(ended) = producing.join_next().await {
+        ended??;
+    }
+    producer.outbox.close().await;
+    Ok(())
+}
+
+impl<DB: Ground> Producer<DB> {
+    async fn produce(&self, task: u64) -> Result<()> {
+        let setup = &self.circumstances.setup;
+        let mut rng = Rng::with_seed(setup.seed ^ task);
+        while !self.stops.load(Ordering::Relaxed) {
+            let transaction = self.next.fetch_add(1, Ordering::Relaxed);
+            let producer = self.circumstances.process;
+            self.pen.write(&[Line::Produced(Produced::Began { producer, transaction, at: now() })])?;
+            let contents = self.circumstances.shape.transaction(producer, transaction);
+            match self.announce(&contents, transaction, &mut rng).await {
+                Ok(Outcome::Committed) => {
+                    let committed = Produced::Committed { producer, transaction, at: now() };
+                    self.pen.write(&[Line::Produced(committed)])?;
+                }
+                Ok(Outcome::Undone) => self.undone(transaction)?,
+                // The commit was sent: who knows.
+                Ok(Outcome::Unknown) => tokio::time::sleep(AFTER_ERROR).await,
+                // It was not, so nobody will ever commit it.
+                Err(_) => {
+                    self.undone(transaction)?;
+                    tokio::time::sleep(AFTER_ERROR).await;
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(rng.u64(0..=2 * setup.rest_ms))).await;
+        }
+        Ok(())
+    }
+
+    fn undone(&self, transaction: u64) -> Result<()> {
+        self.pen
+            .write(&[Line::Produced(Produced::Undone { producer: self.circumstances.process, transaction })])
+    }
+
+    async fn announce(
+        &self,
+        contents: &[Content],
+        transaction: u64,
+        rng: &mut Rng,
+    ) -> Result<Outcome, OutboxError> {
+        let mut tx = DB::begin(&self.pool, self.circumstances.setup.isolation).await?;
+        DB::write_ledger(&mut tx, self.circumstances.process, transaction).await?;
+        for run in contents.chunk_by(|one, other| one.mode == other.mode) {
+            let messages: Vec<_> = run.iter().map(message).collect();
+            let Some(first) = run.first() else { continue };
+            self.outbox.enqueue_batch(Target::Connection(&mut *tx), first.mode.queue(), &messages).await?;
+        }
+        if rng.u32(..8) == 0 {
+            // Others overtake it meanwhile.
+            tokio::time::sleep(Duration::from_millis(rng.u64(1..=60))).await;
+        }
+        if rng.u32(..20) == 0 {
+            tx.rollback().await.ok();
+            return Ok(Outcome::Undone);
+        }
+        self.reached(COMMIT_BEFORE);
+        let committed = tx.commit().await;
+        self.reached(COMMIT_AFTER);
+        Ok(if committed.is_ok() { Outcome::Committed } else { Outcome::Unknown })
+    }
+
+    fn reached(&self, point: &str) {
+        if let Some(fuse) = self.fuse {
+            fuse.reached(point);
+        }
+    }
+}
+
+enum Outcome {
+    Committed,
+    Undone,
+    Unknown,
+}
+
+fn message(content: &Content) -> EnqueueMessage<'_> {
+    let mut message = EnqueueMessage::new(content.payload.clone()).payload_type(&content.payload_type);
+    if let Some(partition) = content.partition {
+        message = message.partition(partition);
+    }
+    if let Some(key) = &content.key {
+        message = message.key(key.as_str());
+    }
+    for (name, value) in &content.headers {
+        message = message.header(name.as_str(), value.as_str());
+    }
+    message
+}

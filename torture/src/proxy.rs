@@ -1,0 +1,260 @@
+//! Stands between the processes of a run and their server, and does to their connections what networks do: cuts them before the server
+//! has seen a COMMIT, or when it has answered and nobody has heard; delays, slices, swallows and resets.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream, tcp::OwnedWriteHalf},
+    sync::{Notify, watch},
+};
+
+/// How clients and servers talk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wire {
+    Postgres,
+    Mysql,
+}
+
+/// What the network does to everybody, for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Weather {
+    Fair,
+    /// Everything takes longer by so many milliseconds, each way.
+    Delays(u64),
+    /// Everything comes in small pieces.
+    Slices,
+    /// Nothing arrives.
+    Swallows,
+}
+
+/// Where a connection is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cut {
+    /// The server never sees the COMMIT.
+    Before,
+    /// The server commits, and its answer is lost.
+    After,
+}
+
+/// What all connections know.
+struct Shared {
+    wire: Wire,
+    server: Mutex<SocketAddr>,
+    weather: watch::Sender<Weather>,
+    /// Changes when all connections are to be reset.
+    resets: watch::Sender<u32>,
+    before: AtomicU32,
+    after: AtomicU32,
+    cuts: AtomicU64,
+}
+
+pub struct Proxy {
+    shared: Arc<Shared>,
+    pub address: SocketAddr,
+}
+
+impl Proxy {
+    pub async fn before(wire: Wire, server: SocketAddr) -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await.context("cannot listen on loopback")?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            wire,
+            server: Mutex::new(server),
+            weather: watch::Sender::new(Weather::Fair),
+            resets: watch::Sender::new(0),
+            before: AtomicU32::new(0),
+            after: AtomicU32::new(0),
+            cuts: AtomicU64::new(0),
+        });
+        let known = Arc::clone(&shared);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let known = Arc::clone(&known);
+                tokio::spawn(async move { known.serve(client).await });
+            }
+        });
+        Ok(Self { shared, address })
+    }
+
+    /// Cuts the next connections that say COMMIT, so many of them.
+    pub fn cut(&self, cut: Cut, count: u32) {
+        self.shared.counter(cut).fetch_add(count, Ordering::SeqCst);
+    }
+
+    /// Cuts no more; returns how many were asked for and did not come to it.
+    pub fn cut_no_more(&self) -> u32 {
+        self.shared.before.swap(0, Ordering::SeqCst) + self.shared.after.swap(0, Ordering::SeqCst)
+    }
+
+    pub fn has_cuts_left(&self) -> bool {
+        self.shared.before.load(Ordering::SeqCst) + self.shared.after.load(Ordering::SeqCst) > 0
+    }
+
+    pub fn cuts(&self) -> u64 {
+        self.shared.cuts.load(Ordering::SeqCst)
+    }
+
+    pub fn turn(&self, weather: Weather) {
+        self.shared.weather.send_replace(weather);
+    }
+
+    /// Resets all connections that there are.
+    pub fn reset(&self) {
+        self.shared.resets.send_modify(|count| *count += 1);
+    }
+}
+
+impl Shared {
+    const fn counter(&self, cut: Cut) -> &AtomicU32 {
+        match cut {
+            Cut::Before => &self.before,
+            Cut::After => &self.after,
+        }
+    }
+
+    /// Whether this COMMIT is one that is cut.
+    fn takes(&self, cut: Cut) -> bool {
+        let taken = self
+            .counter(cut)
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
+            .is_ok();
+        if taken {
+            self.cuts.fetch_add(1, Ordering::SeqCst);
+        }
+        taken
+    }
+
+    /// Forwards until either side ends or the connection is cut; then both are closed.
+    async fn serve(&self, client: TcpStream) {
+        let mut resets = self.resets.subscribe();
+        let address = *self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        let Ok(server) = TcpStream::connect(address).await else { return };
+        for stream in [&client, &server] {
+            stream.set_nodelay(true).ok();
+            // Closing it without a word is what a reset is.
+            stream.set_zero_linger().ok();
+        }
+        let (from_client, to_client) = client.into_split();
+        let (from_server, to_server) = server.into_split();
+        let is_cut = Notify::new();
+        tokio::select! {
+            _ = self.requests(from_client, to_server, &is_cut) => {}
+            _ = self.answers(from_server, to_client, &is_cut) => {}
+            _ = resets.changed() => {}
+        }
+    }
+
+    async fn requests(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: OwnedWriteHalf,
+        is_cut: &Notify,
+    ) -> std::io::Result<()> {
+        let mut is_first = true;
+        loop {
+            let (bytes, says_commit) = match self.wire {
+                Wire::Postgres => postgres_request(&mut from, is_first).await?,
+                Wire::Mysql => mysql_request(&mut from).await?,
+            };
+            is_first = false;
+            if says_commit && self.takes(Cut::Before) {
+                return Ok(());
+            }
+            if says_commit && self.takes(Cut::After) {
+                is_cut.notify_one();
+            }
+            self.forward(&mut to, &bytes).await?;
+        }
+    }
+
+    async fn answers(
+        &self,
+        mut from: impl AsyncRead + Unpin,
+        mut to: OwnedWriteHalf,
+        is_cut: &Notify,
+    ) -> std::io::Result<()> {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            tokio::select! {
+                biased;
+                () = is_cut.notified() => return from.read(&mut buffer).await.map(drop),
+                read = from.read(&mut buffer) => match read? {
+                    0 => return Ok(()),
+                    n => self.forward(&mut to, &buffer[..n]).await?,
+                }
+            }
+        }
+    }
+
+    /// Through whatever the weather is.
+    async fn forward(&self, to: &mut OwnedWriteHalf, bytes: &[u8]) -> std::io::Result<()> {
+        let mut weather = self.weather.subscribe();
+        let now = *weather.borrow_and_update();
+        match now {
+            Weather::Fair => to.write_all(bytes).await,
+            Weather::Delays(ms) => {
+                tokio::time::sleep(Duration::from_millis(ms)).await;
+                to.write_all(bytes).await
+            }
+            Weather::Slices => {
+                let size = (bytes.len() / 20).max(1);
+                for slice in bytes.chunks(size) {
+                    to.write_all(slice).await?;
+                    tokio::task::yield_now().await;
+                }
+                Ok(())
+            }
+            Weather::Swallows => {
+                // What was swallowed is gone, and what comes after it would make no sense.
+                weather.wait_for(|weather| *weather != Weather::Swallows).await.ok();
+                Err(std::io::ErrorKind::ConnectionReset.into())
+            }
+        }
+    }
+}
+
+/// A whole message of a client, and whether it is a COMMIT: a kind, a length, a body; only the first has no kind.
+async fn postgres_request(
+    from: &mut (impl AsyncRead + Unpin),
+    is_first: bool,
+) -> std::io::Result<(Vec<u8>, bool)> {
+    let mut bytes = Vec::new();
+    if !is_first {
+        bytes.push(from.read_u8().await?);
+    }
+    let length = from.read_u32().await?;
+    bytes.extend(length.to_be_bytes());
+    let body = bytes.len();
+    bytes.resize(body + usize::try_from(length).unwrap_or_default().saturating_sub(4), 0);
+    from.read_exact(&mut bytes[body..]).await?;
+    // A simple query, or Parse.
+    let is_query = !is_first && matches!(bytes.first(), Some(b'Q' | b'P'));
+    let says_commit = is_query && bytes[body..].windows(7).any(|text| text == b"COMMIT\0");
+    Ok((bytes, says_commit))
+}
+
+/// Three bytes of length, a number, a body: the first of a command has number 0, and begins with what is to be done.
+async fn mysql_request(from: &mut (impl AsyncRead + Unpin)) -> std::io::Result<(Vec<u8>, bool)> {
+    let length = from.read_u32_le().await?;
+    let mut bytes = length.to_le_bytes().to_vec();
+    let is_command = bytes[3] == 0;
+    bytes.resize(4 + usize::try_from(length & 0x00ff_ffff).unwrap_or_default(), 0);
+    from.read_exact(&mut bytes[4..]).await?;
+    let is_query = is_command && bytes.get(4) == Some(&3);
+    // Alone; or as one statement of several.
+    let says_commit =
+        is_query && bytes[5..].split(|byte| *byte == b';').any(|text| text.trim_ascii() == b"COMMIT");
+    Ok((bytes, says_commit))
+}

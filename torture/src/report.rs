@@ -1,0 +1,111 @@
+//! What a run comes to.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::judge::Verdict;
+
+/// What was done.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Counts {
+    /// Of workers, those at kill points among them.
+    pub kills: u64,
+    /// Of any process, at kill points.
+    pub point_kills: u64,
+    pub producer_kills: u64,
+    pub crashes: u64,
+    pub cuts: u64,
+    pub pauses: u64,
+    pub clock_jumps: u64,
+    pub sessions: u64,
+    pub weathers: u64,
+    pub stops: u64,
+    /// Times that several processes started at once.
+    pub starters: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Self) {
+        self.kills += other.kills;
+        self.point_kills += other.point_kills;
+        self.producer_kills += other.producer_kills;
+        self.crashes += other.crashes;
+        self.cuts += other.cuts;
+        self.pauses += other.pauses;
+        self.clock_jumps += other.clock_jumps;
+        self.sessions += other.sessions;
+        self.weathers += other.weathers;
+        self.stops += other.stops;
+        self.starters += other.starters;
+    }
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Report {
+    pub ok: bool,
+    pub db: String,
+    pub seed: u64,
+    pub seconds: u64,
+    pub episodes: u32,
+    #[serde(flatten)]
+    pub counts: Counts,
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    pub kill_points: BTreeSet<String>,
+    pub oddities: Vec<String>,
+    /// Where all of it was kept, if anything was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<String>,
+}
+
+impl Report {
+    /// For people.
+    pub fn print(&self) {
+        let Self { counts, verdict, .. } = self;
+        println!(
+            "{} messages in {} episodes of {} s, seed {}",
+            verdict.messages, self.episodes, self.seconds, self.seed
+        );
+        println!(
+            "done: {} kills of workers and {} of producers ({} at {} kill points), {} crashes, {} sessions ended, {} cuts at COMMIT, \
+             {} times bad weather, {} pauses, {} clock jumps, {} stops, {} times 8 starters",
+            counts.kills,
+            counts.producer_kills,
+            counts.point_kills,
+            self.kill_points.len(),
+            counts.crashes,
+            counts.sessions,
+            counts.cuts,
+            counts.weathers,
+            counts.pauses,
+            counts.clock_jumps,
+            counts.stops,
+            counts.starters,
+        );
+        println!(
+            "found: {} lost, {} phantom, {} duplicates in transactional mode, {} in leased mode ({} unexplained), {} reordered, \
+             {} cross-wired, {} stale settles, {} stalls",
+            verdict.lost,
+            verdict.phantom,
+            verdict.transactional_duplicates,
+            verdict.duplicates,
+            verdict.unexplained_duplicates,
+            verdict.reordered,
+            verdict.cross_wired,
+            verdict.stale_settles,
+            verdict.stalls,
+        );
+        println!(
+            "slowest recovery: {} ms of {} that could be measured",
+            verdict.recovery_p100_ms, verdict.recoveries
+        );
+        for finding in verdict.findings.iter().chain(&self.oddities) {
+            println!("! {finding}");
+        }
+        if let Some(kept) = &self.kept {
+            println!("kept in {kept}: the plans, the histories and the database");
+        }
+        println!("{}", if self.ok { "all promises were kept" } else { "PROMISES WERE BROKEN" });
+    }
+}

@@ -1,0 +1,153 @@
+//! A run: a server, a proxy before it, and episode after episode until there was enough.
+
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail};
+use sqlx::Pool;
+
+use crate::{
+    Options,
+    clock::{now, seconds},
+    database::Ground,
+    episode::{Episode, Stage},
+    judge::judge,
+    proxy::Proxy,
+    report::Report,
+    schedule::{KILLS, Plan},
+    server::Server,
+};
+
+/// Enough connections for the supervisor itself.
+const CONNECTIONS: u32 = 4;
+
+pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
+    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let scratch = tempfile::tempdir().context("cannot make a folder")?;
+    let folder = options.folder.join(format!("{}-{seed}-{}", options.db.name(), std::process::id()));
+    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    let began = now();
+    let mut report = Report { db: options.db.name().to_owned(), seed, ..Report::default() };
+
+    let server = match options.db.wire() {
+        Some(_) => Some(Server::start(options.db.name(), scratch.path())?),
+        None => None,
+    };
+    let (url, proxy) = match (&server, options.db.wire()) {
+        (Some(server), Some(wire)) => {
+            let proxy = Proxy::before(wire, address(&server.url)?).await?;
+            (server.url.replace(&port(&server.url)?, &format!(":{}/", proxy.address.port())), Some(proxy))
+        }
+        _ => (format!("sqlite://{}", scratch.path().join("torture.db").display()), None),
+    };
+    let pool = DB::pool(server.as_ref().map_or(&url, |server| &server.url), CONNECTIONS).await?;
+    let mut stage = Stage {
+        pool: &pool,
+        url: &url,
+        server: server.as_ref(),
+        proxy: proxy.as_ref(),
+        database: options.db.name(),
+        folder: &folder,
+        next_process: 1,
+        seed,
+    };
+    let deadline = options.seconds.map_or(u64::MAX, |limit| began + seconds(limit));
+    for plan in plans(options, seed)? {
+        let plan = plan?;
+        std::fs::write(folder.join(format!("plan-{}.json", plan.number)), serde_json::to_vec_pretty(&plan)?)?;
+        let mut episode = Episode::new(&mut stage, &plan)?;
+        let evidence = episode.play(deadline).await?;
+        let (counts, reached, oddities) =
+            (episode.counts.clone(), episode.reached.clone(), std::mem::take(&mut episode.oddities));
+        let verdict = judge(&evidence);
+        report.episodes += 1;
+        report.counts.add(&counts);
+        report.kill_points.extend(reached);
+        let is_good = verdict.is_good() && oddities.is_empty();
+        report.verdict.add(verdict);
+        report.oddities.extend(oddities);
+        report.seconds = (now() - began) / seconds(1);
+        progress(&plan, &report);
+        if !is_good {
+            report.kept = Some(keep::<DB>(&pool, server.as_ref(), scratch.path(), &folder).await?);
+            break;
+        }
+        std::fs::remove_dir_all(folder.join(format!("episode-{}", plan.number))).ok();
+        if now() >= deadline {
+            break;
+        }
+    }
+    report.ok = report.kept.is_none();
+    pool.close().await;
+    if report.ok {
+        std::fs::remove_dir_all(&folder).ok();
+    }
+    Ok(report)
+}
+
+/// Those that were written down; or as many as it takes, drawn from the seed.
+fn plans(options: &Options, seed: u64) -> Result<Box<dyn Iterator<Item = Result<Plan>>>> {
+    if let Some(file) = &options.replay {
+        let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let plan: Plan =
+            serde_json::from_slice(&text).with_context(|| format!("{} is no plan", file.display()))?;
+        return Ok(Box::new(std::iter::once(Ok(plan))));
+    }
+    let (modes, kinds) = (options.modes(), options.kinds()?);
+    let count = match options.kills {
+        // Every mode has a turn.
+        Some(kills) => kills.div_ceil(u32::try_from(KILLS)?).max(u32::try_from(modes.len())?),
+        None => u32::MAX,
+    };
+    Ok(Box::new((0..count).map(move |number| Ok(Plan::draw(seed, number, &modes, &kinds)))))
+}
+
+fn progress(plan: &Plan, report: &Report) {
+    let modes: Vec<_> =
+        plan.shape.queues.iter().map(|(mode, partitions)| format!("{mode:?} of {partitions}")).collect();
+    let (counts, verdict) = (&report.counts, &report.verdict);
+    eprintln!(
+        "torture: {} s, episode {} ({}): {} messages, {} kills, {} crashes, {} cuts, {} pauses; {}",
+        report.seconds,
+        plan.number,
+        modes.join(", ").to_lowercase(),
+        verdict.messages,
+        counts.kills,
+        counts.crashes,
+        counts.cuts,
+        counts.pauses,
+        if verdict.is_good() && report.oddities.is_empty() { "all well" } else { "something is wrong" },
+    );
+}
+
+/// Keeps the database beside the histories.
+async fn keep<DB: Ground>(
+    pool: &Pool<DB>,
+    server: Option<&Server>,
+    scratch: &Path,
+    folder: &Path,
+) -> Result<String> {
+    DB::flush(pool).await.ok();
+    let from: PathBuf = server.map_or_else(|| scratch.to_owned(), |server| server.folder.clone());
+    let status =
+        std::process::Command::new("cp").arg("-a").arg(&from).arg(folder.join("database")).status()?;
+    if !status.success() {
+        bail!("the database in {} could not be kept", from.display());
+    }
+    Ok(folder.display().to_string())
+}
+
+/// `:5432/` of a URL.
+fn port(url: &str) -> Result<String> {
+    let address = address(url)?;
+    Ok(format!(":{}/", address.port()))
+}
+
+/// A private server is on loopback, and its URL has a port.
+fn address(url: &str) -> Result<SocketAddr> {
+    let authority = url.split("://").nth(1).and_then(|rest| rest.split('/').next()).context("not a URL")?;
+    let host = authority.rsplit('@').next().unwrap_or(authority);
+    host.parse().with_context(|| format!("{host} is no address"))
+}

@@ -1,0 +1,190 @@
+//! What is done to an episode, and when. All of it is drawn from the seed, and written down before it begins.
+
+use clap::ValueEnum;
+use fastrand::Rng;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    content::{Mode, Shape},
+    proxy::{Cut, Weather},
+};
+
+/// The kinds of faults, as they are named on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Kind {
+    /// Workers are killed at any moment
+    Kill,
+    /// Processes are killed at each kill point
+    Point,
+    /// Producers are killed at any moment
+    Producer,
+    /// Workers are paused past their lease
+    Pause,
+    /// Workers are stopped in good order
+    Stop,
+    /// Eight processes start at once
+    Starters,
+    /// Handlers panic, hang, block their thread past the lease and talk nonsense
+    Handler,
+    /// The server crashes and starts again
+    Crash,
+    /// Sessions are ended by the server
+    Session,
+    /// Connections are cut at their COMMIT
+    Cut,
+    /// The network delays, slices, swallows and resets
+    Network,
+}
+
+impl Kind {
+    /// Those that need a server.
+    pub const fn needs_server(self) -> bool {
+        matches!(self, Self::Crash | Self::Session | Self::Cut | Self::Network)
+    }
+}
+
+/// Something to do to an episode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Deed {
+    Kill { worker: usize },
+    KillProducer { producer: usize },
+    Pause { worker: usize, past_lease_ms: u64 },
+    Stop { worker: usize },
+    Starters,
+    Crash,
+    Sessions { most: u32 },
+    Cut { cut: Cut, count: u32 },
+    Weather { weather: Weather, ms: u64 },
+    Reset,
+}
+
+impl Deed {
+    const fn kind(self) -> Kind {
+        match self {
+            Self::Kill { .. } => Kind::Kill,
+            Self::KillProducer { .. } => Kind::Producer,
+            Self::Pause { .. } => Kind::Pause,
+            Self::Stop { .. } => Kind::Stop,
+            Self::Starters => Kind::Starters,
+            Self::Crash => Kind::Crash,
+            Self::Sessions { .. } => Kind::Session,
+            Self::Cut { .. } => Kind::Cut,
+            Self::Weather { .. } | Self::Reset => Kind::Network,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Step {
+    /// How long to wait before it, in milliseconds.
+    pub after: u64,
+    pub deed: Deed,
+    /// And after it.
+    pub rest: u64,
+}
+
+/// An episode: queues of its own, processes, and what is done to them.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Plan {
+    pub number: u32,
+    pub shape: Shape,
+    pub workers: usize,
+    pub producers: usize,
+    /// Handlers behave badly now and then.
+    pub misbehaves: bool,
+    /// Processes are killed at each kill point.
+    pub points: bool,
+    pub steps: Vec<Step>,
+}
+
+/// How often each thing is done in an episode. What a run of a thousand kills must have at least is in these proportions.
+pub const KILLS: usize = 10;
+const CUTS: u32 = 25;
+/// How often processes are killed at every kill point.
+const POINTS_EVERY: u32 = 10;
+
+/// Long enough for whatever came before to be over, if leases are short.
+const CALM: u64 = 3300;
+
+impl Plan {
+    pub fn draw(seed: u64, number: u32, modes: &[Mode], kinds: &[Kind]) -> Self {
+        let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number.into()));
+        // In turn: each mode by itself, then all of them.
+        let turn = usize::try_from(number).unwrap_or_default() % (modes.len() + 1);
+        let is_first = usize::try_from(number).is_ok_and(|number| number <= modes.len());
+        let modes = modes.get(turn..=turn).unwrap_or(modes);
+        let queues = modes.iter().map(|mode| (*mode, partitions(&mut rng))).collect();
+        let shape = Shape { seed: rng.u64(..), queues };
+        // They take their time, so not in each.
+        let points = kinds.contains(&Kind::Point) && (is_first || number % POINTS_EVERY == 0);
+        let (workers, producers) = (rng.usize(if points { 3 } else { 1 }..=4), 2);
+        let mut deeds = deeds(&mut rng, workers, producers);
+        deeds.retain(|deed| kinds.contains(&deed.kind()));
+        rng.shuffle(&mut deeds);
+        let steps = deeds.into_iter().map(|deed| {
+            let after = rng.u64(30..=400);
+            // Some faults are alone, so that recovery from them can be measured.
+            let is_alone = rng.u32(..10) == 0;
+            let (after, rest) = if is_alone { (CALM + after, CALM) } else { (after, 0) };
+            Step { after, deed, rest }
+        });
+        let steps = steps.collect();
+        let misbehaves = kinds.contains(&Kind::Handler);
+        Self { number, shape, workers, producers, misbehaves, points, steps }
+    }
+}
+
+/// Few in most episodes, so that there is something to wait for in each.
+fn partitions(rng: &mut Rng) -> u32 {
+    1 << if rng.bool() { rng.u32(..4) } else { rng.u32(..=6) }
+}
+
+fn deeds(rng: &mut Rng, workers: usize, producers: usize) -> Vec<Deed> {
+    let mut deeds: Vec<Deed> = (0..KILLS).map(|_| Deed::Kill { worker: rng.usize(..workers) }).collect();
+    deeds.extend((0..producers).map(|producer| Deed::KillProducer { producer }));
+    deeds.push(Deed::Pause { worker: rng.usize(..workers), past_lease_ms: rng.u64(100..=1500) });
+    deeds.push(Deed::Stop { worker: rng.usize(..workers) });
+    deeds.push(Deed::Starters);
+    deeds.push(Deed::Crash);
+    deeds.extend((0..2).map(|_| Deed::Sessions { most: rng.u32(1..=8) }));
+    let mut cuts = CUTS;
+    while cuts > 0 {
+        let count = rng.u32(1..=8).min(cuts);
+        cuts -= count;
+        deeds.push(Deed::Cut { cut: if rng.bool() { Cut::Before } else { Cut::After }, count });
+    }
+    let weather = [Weather::Delays(rng.u64(5..=80)), Weather::Slices, Weather::Swallows];
+    deeds.push(Deed::Weather { weather: weather[rng.usize(..3)], ms: rng.u64(300..=2000) });
+    deeds.push(Deed::Reset);
+    deeds
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_follows_from_its_seed_and_has_what_was_asked_for() {
+        let json = |seed, number, kinds: &[Kind]| {
+            serde_json::to_string(&Plan::draw(seed, number, &Mode::ALL, kinds)).unwrap()
+        };
+        let all = Kind::value_variants();
+        assert_eq!(json(7, 1, all), json(7, 1, all));
+        assert_ne!(json(7, 1, all), json(7, 2, all));
+        assert_ne!(json(7, 1, all), json(8, 1, all));
+        let plan = Plan::draw(7, 0, &Mode::ALL, &[Kind::Kill]);
+        assert!(plan.steps.iter().all(|step| matches!(step.deed, Deed::Kill { .. })));
+        assert_eq!((plan.steps.len(), plan.points, plan.misbehaves), (KILLS, false, false));
+        let modes = |number| {
+            let plan = Plan::draw(7, number, &Mode::ALL, all);
+            plan.shape.queues.iter().map(|(mode, _)| *mode).collect::<Vec<_>>()
+        };
+        assert_eq!(modes(0), [Mode::Leased]);
+        assert_eq!(modes(1), [Mode::Transactional]);
+        assert_eq!(modes(2), Mode::ALL);
+        let cuts = |deed: &Deed| if let Deed::Cut { count, .. } = deed { *count } else { 0 };
+        let plan = Plan::draw(9, 3, &Mode::ALL, all);
+        assert_eq!(plan.steps.iter().map(|step| cuts(&step.deed)).sum::<u32>(), CUTS);
+    }
+}

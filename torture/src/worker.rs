@@ -1,0 +1,302 @@
+//! A process that delivers: handlers that write down what they were given, and behave badly now and then.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Result;
+use fastrand::Rng;
+use posthaste::{
+    Batch, HandlerResult, LeaseConfig, LeasedHandler, Outbox, OutboxBuilder, OutboxHandle, OutboxMessage,
+    Partitions, TransactionalHandler, TransactionalMessageHandler,
+};
+use sqlx::Executor;
+
+use crate::{
+    circumstances::Circumstances,
+    clock::{millis, now},
+    content::{Mode, digest, name_of},
+    database::Ground,
+    history::{Fate, Handling, Line, Pen},
+    kill::Fuse,
+};
+
+/// A thread that wanted to sleep for this long.
+const BEAT: Duration = Duration::from_millis(20);
+/// If it slept for so much longer, others may have taken over what the process had.
+const STARVED: u64 = millis(100);
+
+pub async fn run<DB: Ground>(circumstances: Circumstances, stop: impl Future<Output = ()>) -> Result<()>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let handle = start::<DB>(&circumstances).await?;
+    Pen::open(&circumstances.history)?.write(&[Line::Ready])?;
+    stop.await;
+    handle.stop().await;
+    Ok(())
+}
+
+/// Starts, which may mean to make the tables, and stops at once.
+pub async fn start_and_stop<DB: Ground>(circumstances: Circumstances) -> Result<()>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let handle = start::<DB>(&circumstances).await?;
+    Pen::open(&circumstances.history)?.write(&[Line::Ready])?;
+    handle.stop().await;
+    Ok(())
+}
+
+async fn start<DB: Ground>(circumstances: &Circumstances) -> Result<OutboxHandle<DB>>
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    let setup = &circumstances.setup;
+    Fuse::light(circumstances.kill_at.as_ref(), Pen::open(&circumstances.history)?)?;
+    notice_starving(circumstances.process, Pen::open(&circumstances.history)?);
+    let pool = DB::pool(&circumstances.url, setup.pool).await?;
+    let scribe = Arc::new(Scribe {
+        pen: Pen::open(&circumstances.history)?,
+        rng: Mutex::new(Rng::with_seed(setup.seed)),
+        calls: AtomicU64::new(0),
+        circumstances: circumstances.clone(),
+    });
+    let mut builder: OutboxBuilder<DB> = Outbox::builder(pool)
+        .table_prefix(&circumstances.prefix)
+        .profile(setup.profile())
+        .processor_tuning(setup.processor())
+        .processors(setup.processors)
+        .grace(Duration::from_secs(2));
+    for (mode, partitions) in &circumstances.shape.queues {
+        let (queue, lease) =
+            (builder.queue(mode.queue(), Partitions::of(*partitions)), LeaseConfig::of(setup.lease()));
+        let scribe = Arc::clone(&scribe);
+        builder = match mode {
+            Mode::Leased => queue.leased(scribe).lease(lease).outbox(),
+            Mode::Transactional if setup.whole_batches => {
+                queue.batch_transactional(scribe).lease(lease).handler_timeout(setup.lease()).outbox()
+            }
+            Mode::Transactional => {
+                queue.transactional(scribe).lease(lease).handler_timeout(setup.lease()).outbox()
+            }
+        };
+    }
+    Ok(builder.start().await?)
+}
+
+/// Writes down when this process was not given the processor for long.
+fn notice_starving(process: u32, pen: Pen) {
+    std::thread::spawn(move || {
+        loop {
+            let from = now();
+            std::thread::sleep(BEAT);
+            let until = now();
+            if until - from > STARVED {
+                pen.write(&[Line::Starved { process, from, until }]).ok();
+            }
+        }
+    });
+}
+
+/// What a handler does with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whim {
+    Ack,
+    Reject,
+    Retry,
+    Panic,
+    /// Never returns.
+    Hang,
+    /// Blocks its thread until the lease is over, and then goes on as if nothing were.
+    Block,
+    /// Says what cannot be.
+    Nonsense,
+}
+
+struct Scribe {
+    pen: Pen,
+    rng: Mutex<Rng>,
+    calls: AtomicU64,
+    circumstances: Circumstances,
+}
+
+/// A call of a handler. If it is dropped before its end, that is written down.
+struct Call<'s> {
+    scribe: &'s Scribe,
+    number: u64,
+    has_returned: bool,
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        if !self.has_returned {
+            self.abandon();
+        }
+    }
+}
+
+impl Call<'_> {
+    fn abandon(&self) {
+        let process = self.scribe.circumstances.process;
+        self.scribe.pen.write(&[Line::Abandoned { process, call: self.number }]).ok();
+    }
+
+    /// Why this call rejects: it names itself first.
+    fn reason(&self, whim: Whim) -> String {
+        let own = format!("{}.{} rejects", self.scribe.circumstances.process, self.number);
+        match whim {
+            Whim::Nonsense => format!("{own}\0{}", "\u{1F4A3}".repeat(300_000)),
+            _ => own,
+        }
+    }
+
+    fn handling(&self, message: &OutboxMessage, whim: Whim) -> Handling {
+        let headers = message.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let digest =
+            digest(&message.queue, &message.payload_type, message.key.as_deref(), headers, &message.payload);
+        Handling {
+            at: now(),
+            process: self.scribe.circumstances.process,
+            call: self.number,
+            partition: message.partition,
+            seq: message.seq,
+            id: message.id.0,
+            name: name_of(&message.payload),
+            digest,
+            fate: match whim {
+                Whim::Ack | Whim::Block | Whim::Nonsense => Fate::Done,
+                Whim::Reject => Fate::Rejected,
+                Whim::Retry | Whim::Panic | Whim::Hang => Fate::Failed,
+            },
+        }
+    }
+
+    /// Behaves badly, if that is its whim; an error is what to return.
+    async fn misbehave(&self, whim: Whim) -> Result<(), HandlerResult> {
+        match whim {
+            Whim::Ack | Whim::Reject | Whim::Nonsense => Ok(()),
+            Whim::Retry => Err(HandlerResult::Retry { reason: "a whim".to_owned() }),
+            Whim::Panic => std::panic::panic_any("a whim"),
+            Whim::Hang => std::future::pending().await,
+            Whim::Block => {
+                self.abandon();
+                let lease = self.scribe.circumstances.setup.lease();
+                tokio::task::block_in_place(|| std::thread::sleep(lease + Duration::from_millis(300)));
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Scribe {
+    fn call(&self) -> Call<'_> {
+        Call { scribe: self, number: self.calls.fetch_add(1, Ordering::Relaxed), has_returned: false }
+    }
+
+    fn whim(&self, message: &OutboxMessage) -> Whim {
+        let Circumstances { shape, setup, .. } = &self.circumstances;
+        if name_of(&message.payload).is_some_and(|name| shape.is_poison(name)) {
+            return Whim::Reject;
+        }
+        let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+        match rng.u32(..2000) {
+            0 => Whim::Retry,
+            1 => Whim::Reject,
+            _ if !setup.misbehaves => Whim::Ack,
+            2 => Whim::Panic,
+            3 => Whim::Hang,
+            // Not where it would take the whole run.
+            4 if setup.lease_ms <= 1000 => Whim::Block,
+            5..8 => Whim::Nonsense,
+            _ => Whim::Ack,
+        }
+    }
+}
+
+impl LeasedHandler for Scribe {
+    async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
+        let mut call = self.call();
+        while !batch.remaining().is_zero() {
+            let Some(message) = batch.next_msg() else { break };
+            let whim = self.whim(message);
+            let line = [Line::Handled(call.handling(message, whim))];
+            // What is not written down has not happened, so it must not be settled.
+            let written = if self.circumstances.setup.whole_batches {
+                self.pen.write(&line)
+            } else {
+                self.pen.write_and_sync(&line)
+            };
+            if let Err(error) = written {
+                return HandlerResult::Retry { reason: error.to_string() };
+            }
+            if let Err(result) = call.misbehave(whim).await {
+                call.has_returned = true;
+                return result;
+            }
+            match whim {
+                Whim::Reject => batch.reject(call.reason(whim)),
+                Whim::Nonsense => {
+                    batch.ack_chunk(usize::MAX);
+                    batch.ack();
+                    batch.reject("too late");
+                }
+                _ => batch.ack(),
+            }
+        }
+        if let Err(error) = self.pen.write_and_sync(&[]) {
+            return HandlerResult::Retry { reason: error.to_string() };
+        }
+        call.has_returned = true;
+        HandlerResult::Success
+    }
+}
+
+impl<DB: Ground> TransactionalHandler<DB> for Scribe
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    async fn handle(&self, conn: &mut DB::Connection, msgs: &[OutboxMessage]) -> HandlerResult {
+        let mut call = self.call();
+        // Whatever becomes of it, the effects say.
+        call.has_returned = true;
+        let whims: Vec<Whim> = msgs.iter().map(|message| self.whim(message)).collect();
+        let effects: Vec<Handling> =
+            msgs.iter().zip(&whims).map(|(message, whim)| call.handling(message, *whim)).collect();
+        if let Err(error) = DB::write_effects(conn, &effects).await {
+            return HandlerResult::Retry { reason: error.to_string() };
+        }
+        // The effects are written, and must be undone if it comes to that.
+        for whim in whims {
+            if let Err(result) = call.misbehave(whim).await {
+                return result;
+            }
+            match whim {
+                // All of them or none: it comes again in smaller batches, until it is alone.
+                Whim::Reject if msgs.len() > 1 => {
+                    return HandlerResult::Retry { reason: "one of them is to be rejected".to_owned() };
+                }
+                Whim::Reject => return HandlerResult::Reject { reason: call.reason(whim) },
+                // Fails, and on PostgreSQL the transaction with it: then what follows cannot be a success, whatever it says.
+                Whim::Nonsense => {
+                    assert!(conn.execute("SELECT nonsense").await.is_err(), "nonsense was executed")
+                }
+                _ => {}
+            }
+        }
+        HandlerResult::Success
+    }
+}
+
+impl<DB: Ground> TransactionalMessageHandler<DB> for Scribe
+where
+    for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
+{
+    async fn handle(&self, conn: &mut DB::Connection, msg: &OutboxMessage) -> HandlerResult {
+        TransactionalHandler::<DB>::handle(self, conn, std::slice::from_ref(msg)).await
+    }
+}
