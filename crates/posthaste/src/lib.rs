@@ -73,6 +73,8 @@ mod health;
 mod lag;
 mod limits;
 mod message;
+#[cfg(test)]
+mod model;
 mod monitor;
 mod news;
 mod outage;

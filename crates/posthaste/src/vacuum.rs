@@ -310,7 +310,7 @@ fn remaining(interval: Duration, since: Instant) -> Duration {
 /// The next chunk: at most so many messages and so many links in all, of each partition the oldest; but of the first one a
 /// whole segment at least. Each partition has its share: messages that came together lie together, so a page of the table is
 /// emptied by one chunk, instead of being written again for each partition.
-fn plan(remains: &[Remains], most: u32) -> Vec<Trim> {
+pub(crate) fn plan(remains: &[Remains], most: u32) -> Vec<Trim> {
     let (mut messages, mut links) = (i64::from(most), i64::from(most));
     let share = messages / i64::try_from(remains.len().max(1)).unwrap_or(i64::MAX);
     let mut trims = Vec::new();
@@ -341,7 +341,7 @@ impl Remains {
     }
 
     /// Nothing is left that could be removed.
-    const fn is_done(&self) -> bool {
+    pub(crate) const fn is_done(&self) -> bool {
         self.first_epoch >= self.newest_epoch && self.first_seq > self.settled_seq
     }
 }

@@ -6,7 +6,7 @@
 
 mod leased;
 mod poison;
-mod settlement;
+pub(crate) mod settlement;
 mod transactional;
 
 use std::{
@@ -25,6 +25,8 @@ use tracing::{Instrument, Span};
 use uuid::Uuid;
 
 use self::settlement::{Decision, Handled, Tally, decide};
+#[cfg(test)]
+pub(crate) use self::transactional::lost;
 pub(crate) use self::{
     leased::AnyLeasedHandler,
     poison::Poison,

@@ -12,28 +12,28 @@ use crate::{
 };
 
 /// How a batch was handled.
-pub(super) struct Handled {
+pub(crate) struct Handled {
     pub(super) verdict: Verdict,
     /// Not to its end: the process stops, or there was no time for it.
     pub(super) is_abandoned: bool,
 }
 
 impl Handled {
-    pub(super) const fn judged(verdict: Verdict) -> Self {
+    pub(crate) const fn judged(verdict: Verdict) -> Self {
         Self { verdict, is_abandoned: false }
     }
 
-    pub(super) const fn abandoned(verdict: Verdict) -> Self {
+    pub(crate) const fn abandoned(verdict: Verdict) -> Self {
         Self { verdict, is_abandoned: true }
     }
 }
 
 /// What to tell the database, and what to remember once it knows.
-pub(super) struct Decision {
-    pub(super) settlement: Settlement,
+pub(crate) struct Decision {
+    pub(crate) settlement: Settlement,
     pub(super) poison: Poison,
     /// How long to stay away.
-    pub(super) backoff: Option<Duration>,
+    pub(crate) backoff: Option<Duration>,
     pub(super) tally: Tally,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Tally {
 }
 
 /// The only place that decides how far the cursor moves.
-pub(super) fn decide(
+pub(crate) fn decide(
     leased: &Leased,
     handled: Handled,
     go_on: bool,
@@ -111,7 +111,7 @@ pub(super) fn decide(
 }
 
 /// A message that has had all its tries, the last of which ended with the death of its worker.
-pub(super) fn exhausted(leased: &Leased, max_attempts: Option<u32>) -> Option<Verdict> {
+pub(crate) fn exhausted(leased: &Leased, max_attempts: Option<u32>) -> Option<Verdict> {
     let tried = leased.attempts.saturating_sub(1);
     let limit = max_attempts.filter(|limit| tried >= *limit)?;
     let why = leased.last_error.as_deref().unwrap_or("its worker died");

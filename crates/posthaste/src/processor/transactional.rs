@@ -351,7 +351,7 @@ impl<S: Store> Processor<S> {
 }
 
 /// All that was done is undone, and comes again.
-fn lost(reason: String, blame: Blame) -> Handled {
+pub(crate) fn lost(reason: String, blame: Blame) -> Handled {
     Handled::judged(Verdict { done: 0, rejected: Vec::new(), retry: Some(Retry { reason, blame }) })
 }
 

@@ -29,6 +29,8 @@ use std::{sync::Arc, time::Duration};
 use sqlx::{Pool, Transaction, pool::PoolConnection};
 use uuid::Uuid;
 
+#[cfg(test)]
+pub(crate) use self::segments::segments;
 pub use self::tables::Tables;
 pub(crate) use self::{
     connections::Taken,

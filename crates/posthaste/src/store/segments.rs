@@ -6,7 +6,7 @@ use crate::limits::SEGMENT;
 
 /// The segments of a tick, as an array of `[partition_id, first, last, ids]`: places of the first and the last message
 /// behind the partition's head, from 1, and the ids as the text of an array.
-pub(super) fn segments(taken: &[(i64, i32)]) -> String {
+pub(crate) fn segments(taken: &[(i64, i32)]) -> String {
     let mut partitions: BTreeMap<i32, Vec<i64>> = BTreeMap::new();
     for (id, partition_id) in taken {
         partitions.entry(*partition_id).or_default().push(*id);
