@@ -4,32 +4,39 @@
 use std::hash::{DefaultHasher, Hasher};
 
 use super::{
-    Course, Likeness,
-    world::{Chain, MESSAGES, Memory, Owner, Partition, Set, State, WORKERS, World, transaction_of},
+    Bounds, Course, Likeness,
+    world::{Chain, MESSAGES, Memory, Owner, Partition, Set, State, Ticks, WORKERS, World, transaction_of},
 };
 
 /// A number that states which are alike have in common, and others do not.
 ///
 /// Alike are states in which workers have changed places, or all numbers of a chain are larger. The sound rules look at
-/// nothing but the newest link: who builds on an older one will be refused, however old it is, and whatever he wants.
+/// nothing but the newest link: who builds on an older one will be refused, however old it is, and whatever it wants.
 pub(super) fn likeness(course: &Course, world: &World) -> u64 {
     let is_coarse = course.likeness == Likeness::Coarse;
     let mut keys = [[0; 8]; WORKERS];
     for (worker, key) in keys.iter_mut().enumerate() {
         *key = remembered(is_coarse, world, &world.workers[worker]);
         for (number, partition) in world.partitions.iter().enumerate() {
-            key[7] |= u8::from(partition.owner == Owner::Worker(worker)) << number;
+            let durable = &world.durable.partitions[number];
+            let was_owner = world.left.server_crashes > 0 && durable.owner == Owner::Worker(worker);
+            let is_owner = partition.owner == Owner::Worker(worker);
+            key[7] |= (u8::from(was_owner) << 2 | u8::from(is_owner)) << number;
         }
     }
     keys.sort_unstable();
-    let left = world.left.faults << 4 | world.left.oddities << 3 | world.left.passes;
+    let Bounds { faults, oddities, passes, server_crashes, .. } = world.left;
+    let left = server_crashes << 6 | faults << 4 | oddities << 3 | passes;
     let last_id = if is_coarse { 0 } else { world.ticks.last_id };
-    let mut bytes = [0; 68];
+    let mut bytes = [0; 84];
     bytes[..24].copy_from_slice(keys.as_flattened());
     bytes[24..28].copy_from_slice(&[left, links(is_coarse, world.ticks.chain), world.ticks.seen.0, last_id]);
     bytes[28..36].copy_from_slice(&produced(is_coarse, world));
-    for (bytes, partition) in bytes[36..].chunks_exact_mut(16).zip(&world.partitions) {
+    for (bytes, partition) in bytes[36..68].chunks_exact_mut(16).zip(&world.partitions) {
         bytes.copy_from_slice(&settled(is_coarse, world, partition));
+    }
+    if server_crashes > 0 {
+        bytes[68..].copy_from_slice(&durable(world));
     }
     let mut hasher = DefaultHasher::new();
     hasher.write(&bytes);
@@ -42,7 +49,8 @@ const fn links(is_coarse: bool, chain: Chain) -> u8 {
 }
 
 fn behind(is_coarse: bool, chain: Chain, number: u8) -> u8 {
-    let behind = chain.newest - number;
+    // A crash of the server may have taken it back: then it is ahead.
+    let behind = chain.newest.wrapping_sub(number);
     if is_coarse { behind.min(1) } else { behind }
 }
 
@@ -105,6 +113,32 @@ fn produced(is_coarse: bool, world: &World) -> [u8; 8] {
             true => (0..MESSAGES).map(|m| u8::from(waits(m) && world.ids[m] <= id)).sum(),
         };
     }
+    bytes
+}
+
+/// What a crash of the server would leave.
+fn durable(world: &World) -> [u8; 16] {
+    let mut bytes = [0; 16];
+    for (number, durable) in world.durable.partitions.iter().enumerate() {
+        let ago = world.partitions[number].chain.newest - durable.chain.newest;
+        let is_owned = u8::from(durable.owner != Owner::Nobody);
+        let flags = is_owned << 2 | u8::from(durable.is_expired) << 1 | u8::from(durable.was_called);
+        bytes[number * 6..][..6].copy_from_slice(&[
+            ago,
+            durable.processed,
+            durable.attempts,
+            flags,
+            durable.head,
+            durable.ends.0,
+        ]);
+    }
+    let Ticks { chain, seen, last_id } = world.durable.ticks;
+    bytes[12..].copy_from_slice(&[
+        world.ticks.chain.newest - chain.newest,
+        seen.0,
+        last_id,
+        world.durable.buried.0,
+    ]);
     bytes
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    Course,
+    Course, Likeness,
     alike::likeness,
     promises::{self, Broken},
     steps::{Step, possible},
@@ -38,6 +38,10 @@ pub(super) struct CounterExample {
 type Reached = Option<(u32, Step)>;
 
 pub(super) fn explore(course: Course) -> Explored {
+    assert!(
+        course.likeness == Likeness::Exact || course.bounds.server_crashes == 0,
+        "where a link can be taken back, an old one is not refused for ever"
+    );
     let first = World::new(course.bounds);
     let mut numbers: HashMap<u64, u32, BuildHasherDefault<Hashed>> = HashMap::default();
     numbers.insert(likeness(&course, &first), 0);
@@ -85,7 +89,7 @@ pub(super) fn explore(course: Course) -> Explored {
 fn at_the_end(course: &Course, world: &World) -> Result<(), Broken> {
     promises::at_the_end(world)?;
     let mut swept = *world;
-    swept.workers[0] = vacuuming::look(course, world);
+    swept.workers[0] = vacuuming::look(course, world)?;
     vacuuming::remove(course, &mut swept, 0)?;
     promises::when_swept(&swept)
 }

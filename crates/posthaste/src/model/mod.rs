@@ -4,16 +4,19 @@
 //!
 //! What the product decides in Rust is asked of the product: how far the cursor moves (`settlement::decide`), what a
 //! handler's answer means (`Batch`), who is given up (`settlement::exhausted`), how a tick is divided (`segments`), what
-//! vacuum removes (`vacuum::plan`). What its SQL decides stands in `rules.rs`, a function a statement, and nowhere else.
-//! A [`Flaw`] breaks one of these rules: that the model finds what comes of it is what makes its silence worth something.
+//! vacuum removes (`vacuum::plan`). What its SQL decides stands in `rules.rs`, a function a statement; what it then writes,
+//! in the file of its subject. A [`Flaw`] breaks one rule: that the model finds what comes of it is what makes its silence
+//! worth something.
 //!
 //! There are three workers, each of which ticks, processes and vacuums, one thing at a time; four messages of three
 //! transactions; two partitions. Bounded is what would otherwise go on for ever ([`Bounds`]): how often something fails,
 //! how often a handler does not just ack, how often vacuum passes; one transaction rolls back at most. Left out is what
-//! changes no chain: pauses, waking, how batches grow and shrink (they have two messages, or one after a crash), and a
-//! crash of the server.
+//! changes no chain: pauses, waking, how batches grow and shrink (they have two messages, or one after a crash). Merged is
+//! what nobody else can see: a transaction begins with its first message, a handler is called and its answer judged in one
+//! step, vacuum plans when it looks. A duplicate in leased mode is explained by any fault before it, in whatever partition.
 
 mod alike;
+mod durability;
 mod explorer;
 mod processing;
 mod promises;
@@ -33,7 +36,7 @@ struct Course {
     likeness: Likeness,
 }
 
-/// When two states are taken for one (`alike.rs`).
+/// When two states are taken for one (`alike.rs`), and a step for one that need not wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Likeness {
     /// If the sound rules cannot tell them apart.
@@ -63,6 +66,8 @@ struct Bounds {
     oddities: u8,
     /// Passes of vacuum.
     passes: u8,
+    /// Crashes of the server (`durability.rs`), explored with two of the transactions.
+    server_crashes: u8,
     /// Only so many of the transactions take place.
     transactions: usize,
 }
@@ -92,6 +97,12 @@ enum Flaw {
     EffectsApart,
     /// Vacuum removes whatever has a seq.
     VacuumUnbounded,
+    /// A settlement asks for the epoch, and not whose it is.
+    SettleByEpochAlone,
+    /// A tick may be lost in a crash of the server.
+    TickNotDurable,
+    /// Vacuum removes what it saw to be settled, and does not look again.
+    VacuumFromMemory,
     /// Vacuum removes the newest link, too.
     VacuumTakesNewestLink,
     /// Vacuum removes a partition's newest segment, too.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     Course, Flaw, Mode,
+    durability::{disown, flush, note},
     promises::{self, Kept, Promise, keep},
     rules,
     world::{Held, Memory, Owner, Set, Settling, World},
@@ -102,7 +103,7 @@ pub(super) fn acquire(
     partition.owner = Owner::Worker(worker);
     (partition.is_expired, partition.was_called) = (false, false);
     let held = read(world, number, most)?;
-    promises::on_epoch(world, &held)?;
+    promises::on_epoch(course, world, &held)?;
     if answer == Answer::Arrives {
         world.workers[worker] = Memory::Batch(held);
     }
@@ -131,7 +132,7 @@ pub(super) fn handle(course: &Course, world: &mut World, worker: usize, outcome:
         ack(course, world, &held, acked)?;
     }
     if outcome != Outcome::Stops {
-        world.partitions[held.partition].was_called = true;
+        note(world, held.partition, |partition| partition.was_called = true);
     }
     world.workers[worker] = Memory::Decided(held, settling);
     Ok(())
@@ -191,12 +192,7 @@ fn settling(course: &Course, world: &World, leased: &Leased, handled: Handled, g
 fn ack(course: &Course, world: &mut World, held: &Held, acked: Set) -> Kept {
     for place in (0..held.messages).filter(|place| acked.has(usize::from(*place))) {
         let seq = held.processed + 1 + place;
-        // What precedes it in the batch is handled, or rejected by the same call.
-        let rejected =
-            (held.processed + 1..seq).filter(|seq| !acked.has(usize::from(seq - held.processed - 1)));
-        let mut seen = *world;
-        rejected.for_each(|seq| seen.buried.insert(world.partitions[held.partition].message(seq)));
-        promises::on_handled(course, &seen, held, seq)?;
+        promises::on_handled(course, world, held, seq)?;
         world.handled.insert(world.partitions[held.partition].message(seq));
     }
     Ok(())
@@ -218,12 +214,10 @@ pub(super) fn transact(
     answer: Answer,
 ) -> Kept {
     let Memory::Within(held) = world.workers[worker] else { return Ok(()) };
-    let leased = held.leased(world);
-    // Written beside it if the transaction is lost, or may be: guarded by the same epoch.
-    let beside = settling(course, world, &leased, lost(String::new(), Blame::Nobody), false);
+    note(world, held.partition, |partition| partition.was_called = true);
     world.workers[worker] = match answer {
         Answer::Arrives => Memory::Idle,
-        Answer::IsLost | Answer::IsNone => Memory::Decided(held, beside),
+        Answer::IsLost | Answer::IsNone => lose_transaction(course, world, held),
     };
     if answer == Answer::IsNone {
         return Ok(());
@@ -233,12 +227,17 @@ pub(super) fn transact(
         return Ok(());
     }
     ack(course, world, &held, acked)?;
-    world.partitions[held.partition].was_called = true;
     let next = move_cursor(course, world, &held, worker, &settling)?;
     if answer == Answer::Arrives {
         world.workers[worker] = next;
     }
     Ok(())
+}
+
+/// A transaction is lost, or may be: a retry is written beside it, guarded by the same epoch.
+pub(super) fn lose_transaction(course: &Course, world: &World, held: Held) -> Memory {
+    let handled = lost(String::new(), Blame::Nobody);
+    Memory::Decided(held, settling(course, world, &held.leased(world), handled, false))
 }
 
 /// Tells the database what was decided; it is asked again if it does not answer.
@@ -283,6 +282,7 @@ fn move_cursor(
     if course.mode == Mode::Transactional {
         let both = world.handled.without(world.buried) == world.handled;
         keep(Promise::ExactlyOnce, both, || "a dead letter has effects".to_owned())?;
+        flush(world);
     }
     Ok(if goes_on { Memory::Batch(read(world, held.partition, BATCH)?) } else { Memory::Idle })
 }
@@ -290,10 +290,5 @@ fn move_cursor(
 /// Loses all it knew, and starts again under another name.
 pub(super) fn crash(world: &mut World, worker: usize) {
     world.workers[worker] = Memory::Idle;
-    for partition in &mut world.partitions {
-        if partition.owner == Owner::Worker(worker) {
-            partition.owner = Owner::Gone;
-            (partition.is_expired, partition.was_called) = (false, false);
-        }
-    }
+    disown(world, worker);
 }

@@ -4,8 +4,9 @@ use std::fmt;
 
 use super::{
     Course, Mode,
-    world::{Held, MESSAGES, Memory, Owner, PLAN, State, World, transaction_of},
+    world::{Chain, Held, MESSAGES, Memory, Owner, PLAN, State, World, transaction_of},
 };
+use crate::store::{Remains, Trim};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Promise {
@@ -82,10 +83,11 @@ pub(super) fn on_acquire(world: &World, partition: usize, worker: usize) -> Kept
 }
 
 /// A worker was given an epoch.
-pub(super) fn on_epoch(world: &World, held: &Held) -> Kept {
+pub(super) fn on_epoch(course: &Course, world: &World, held: &Held) -> Kept {
     let is_same = |other: &Held| (other.partition, other.epoch) == (held.partition, held.epoch);
     let is_others = world.workers.iter().filter_map(Memory::held).any(is_same);
-    keep(Promise::Fencing, !is_others, || {
+    // A crash of the server may take an epoch back: then it is another owner's.
+    keep(Promise::Fencing, !is_others || has_server_crashed(course, world), || {
         format!("epoch {} of partition {} was given out twice", held.epoch, held.partition)
     })
 }
@@ -116,14 +118,15 @@ pub(super) fn on_handled(course: &Course, world: &World, held: &Held, seq: u8) -
             )
         })?,
         Mode::Leased => {
-            let is_explained = world.left.faults < course.bounds.faults;
+            let is_explained = world.left.faults < course.bounds.faults || has_server_crashed(course, world);
             keep(Promise::OnceWithoutFaults, !was_ended || is_explained, || {
                 format!("message {message} was handled twice, and nothing had gone wrong")
             })?;
         }
     }
     let is_passed = |earlier: &usize| !world.handled.with(world.buried).has(*earlier);
-    let passed = partition.order[..usize::from(seq) - 1].iter().find(|earlier| is_passed(earlier));
+    // What precedes it in the batch was given to the same call.
+    let passed = partition.order[..usize::from(held.processed)].iter().find(|earlier| is_passed(earlier));
     keep(Promise::OrderOfDelivery, passed.is_none(), || {
         format!("message {message} was delivered before {}, which precedes it", passed.unwrap_or(&MESSAGES))
     })
@@ -153,6 +156,14 @@ pub(super) fn on_moved(world: &World, before: u8, number: usize) -> Kept {
     })
 }
 
+/// Vacuum has planned what to remove of what it saw.
+pub(super) fn on_planned(remains: &[Remains], trim: &Trim) -> Kept {
+    let seen = remains.iter().find(|left| left.partition_id == trim.partition_id);
+    let is_bounded =
+        seen.is_some_and(|left| trim.end_epoch <= left.newest_epoch && trim.to_seq <= left.settled_seq);
+    keep(Promise::Vacuum, is_bounded, || format!("{trim:?} was planned, of {seen:?}"))
+}
+
 /// Vacuum has removed something.
 pub(super) fn on_removed(world: &World) -> Kept {
     let ticks = world.ticks.chain;
@@ -172,6 +183,23 @@ pub(super) fn on_removed(world: &World) -> Kept {
         }
     }
     Ok(())
+}
+
+/// The server is about to forget what is not durable.
+pub(super) fn on_server_crash(world: &World) -> Kept {
+    for (number, partition) in world.partitions.iter().enumerate() {
+        for seq in world.durable.partitions[number].head + 1..=partition.head {
+            let is_known = world.handled.with(world.buried).has(partition.message(seq));
+            keep(Promise::OrderOfAssignment, !is_known, || {
+                format!("message {seq} of partition {number} was delivered, and may get another seq")
+            })?;
+        }
+    }
+    Ok(())
+}
+
+const fn has_server_crashed(course: &Course, world: &World) -> bool {
+    world.left.server_crashes < course.bounds.server_crashes
 }
 
 /// Nobody has anything left to do.
@@ -195,7 +223,7 @@ pub(super) fn at_the_end(world: &World) -> Kept {
 
 /// Vacuum has done all it could, and nobody has anything left to do.
 pub(super) fn when_swept(world: &World) -> Kept {
-    let is_trimmed = |chain: &super::world::Chain| chain.first == chain.newest;
+    let is_trimmed = |chain: &Chain| chain.first == chain.newest;
     let chains = world.partitions.iter().map(|partition| partition.chain).chain([world.ticks.chain]);
     let is_swept = world.rows.is_empty() && chains.into_iter().all(|chain| is_trimmed(&chain));
     keep(Promise::StorageGivenBack, is_swept, || "vacuum leaves something behind for good".to_owned())

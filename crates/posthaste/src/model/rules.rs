@@ -68,6 +68,7 @@ pub(super) fn may_settle(
     let is_ours = match course.flaw {
         Some(Flaw::SettleWithoutEpoch) => true,
         Some(Flaw::SettleFromMemory) => !partition.chain.has(held.epoch + 1),
+        Some(Flaw::SettleByEpochAlone) => partition.chain.newest == held.epoch,
         _ => is_mine(partition, held, worker),
     };
     is_ours && (partition.processed..=partition.head).contains(&processed)
@@ -79,7 +80,10 @@ pub(super) fn bounded(course: &Course, partition: &Partition, (end, to): (u8, u8
         Some(Flaw::VacuumTakesNewestLink) => end + 1,
         _ => end.min(partition.chain.newest),
     };
-    let to = if course.has(Flaw::VacuumUnbounded) { to } else { to.min(partition.processed) };
+    let to = match course.flaw {
+        Some(Flaw::VacuumUnbounded | Flaw::VacuumFromMemory) => to,
+        _ => to.min(partition.processed),
+    };
     (end, to)
 }
 

@@ -2,6 +2,7 @@
 
 use super::{
     Course, Flaw,
+    durability::flush,
     promises::{Kept, Promise, keep, on_assignment},
     rules,
     world::{MESSAGES, Memory, PLAN, Set, State, World, transaction_of},
@@ -18,6 +19,11 @@ pub(super) fn enqueue(world: &mut World, message: usize) {
     }
     world.ids[message] = world.ids.iter().max().unwrap_or(&0) + 1;
     world.rows.insert(message);
+}
+
+pub(super) const fn commit(world: &mut World, transaction: usize) {
+    world.transactions[transaction].state = State::Committed;
+    flush(world);
 }
 
 pub(super) fn roll_back(world: &mut World, transaction: usize) {
@@ -44,7 +50,11 @@ pub(super) fn append(course: &Course, world: &mut World, worker: usize) -> Kept 
     let mut messages: Vec<_> = (0..MESSAGES).filter(|message| taken.has(*message)).collect();
     messages.sort_by_key(|message| world.ids[*message]);
     world.ticks.last_id = messages.last().map_or(world.ticks.last_id, |last| world.ids[*last]);
-    write_segments(world, &messages)
+    write_segments(world, &messages)?;
+    if !course.has(Flaw::TickNotDurable) {
+        flush(world);
+    }
+    Ok(())
 }
 
 /// `segments.sql`: behind the heads of the partitions, divided by the product.

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use super::{
-    Course, Flaw, Mode,
+    Course, Flaw, Likeness, Mode,
+    durability::{crash_server, flush, is_behind, note},
     processing::{self, Answer, Outcome},
     promises::Kept,
     rules, sequencing, vacuuming,
@@ -24,6 +25,8 @@ pub(super) enum Step {
     Settle { worker: usize, answer: Answer },
     Expire { partition: usize },
     Crash { worker: usize },
+    CrashServer,
+    Flush,
     Survey { worker: usize },
     Remove { worker: usize },
 }
@@ -32,7 +35,7 @@ impl Step {
     /// What nobody may rely on to happen.
     pub(super) const fn is_fault(self) -> bool {
         match self {
-            Self::Expire { .. } | Self::Crash { .. } => true,
+            Self::Expire { .. } | Self::Crash { .. } | Self::CrashServer => true,
             Self::Acquire { answer, .. } | Self::Transact { answer, .. } | Self::Settle { answer, .. } => {
                 !matches!(answer, Answer::Arrives)
             }
@@ -50,11 +53,14 @@ impl Step {
     }
 
     pub(super) fn take(self, course: &Course, world: &mut World) -> Kept {
-        world.left.faults -= u8::from(self.is_fault());
+        match self {
+            Self::CrashServer => world.left.server_crashes -= 1,
+            _ => world.left.faults -= u8::from(self.is_fault()),
+        }
         world.left.oddities -= u8::from(self.is_odd());
         match self {
             Self::Enqueue { message } => sequencing::enqueue(world, message),
-            Self::Commit { transaction } => world.transactions[transaction].state = State::Committed,
+            Self::Commit { transaction } => sequencing::commit(world, transaction),
             Self::RollBack { transaction } => sequencing::roll_back(world, transaction),
             Self::Look { worker } => sequencing::look(course, world, worker),
             Self::Append { worker } => sequencing::append(course, world, worker)?,
@@ -67,11 +73,13 @@ impl Step {
                 processing::transact(course, world, worker, outcome, answer)?;
             }
             Self::Settle { worker, answer } => processing::settle(course, world, worker, answer)?,
-            Self::Expire { partition } => world.partitions[partition].is_expired = true,
+            Self::Expire { partition } => note(world, partition, |partition| partition.is_expired = true),
             Self::Crash { worker } => processing::crash(world, worker),
+            Self::CrashServer => crash_server(course, world)?,
+            Self::Flush => flush(world),
             Self::Survey { worker } => {
                 world.left.passes -= 1;
-                world.workers[worker] = vacuuming::look(course, world);
+                world.workers[worker] = vacuuming::look(course, world)?;
             }
             Self::Remove { worker } => vacuuming::remove(course, world, worker)?,
         }
@@ -88,6 +96,14 @@ pub(super) fn possible(course: &Course, world: &World) -> Vec<Step> {
         of_worker(course, world, worker, &mut steps);
         return steps;
     }
+    // Whenever a tick finds out that another was faster, it changes nothing.
+    let is_late =
+        |memory: &Memory| matches!(memory, Memory::Looked { tick, .. } if *tick < world.ticks.chain.newest);
+    if course.likeness == Likeness::Coarse
+        && let Some(worker) = world.workers.iter().position(is_late)
+    {
+        return vec![Step::Append { worker }];
+    }
     producers(world, &mut steps);
     let is_free = |worker: &usize| world.workers[*worker] == Memory::Idle && !is_owner(world, *worker);
     for worker in 0..world.workers.len() {
@@ -100,6 +116,9 @@ pub(super) fn possible(course: &Course, world: &World) -> Vec<Step> {
         if world.left.faults > 0 && matches!(held.owner, Owner::Worker(_)) && !held.is_expired {
             steps.push(Step::Expire { partition });
         }
+    }
+    if world.left.server_crashes > 0 && is_behind(world) {
+        steps.extend([Step::CrashServer, Step::Flush]);
     }
     steps
 }
@@ -225,6 +244,8 @@ impl fmt::Display for Step {
             Self::Settle { worker, answer } => write!(f, "worker {worker} settles{answer}"),
             Self::Expire { partition } => write!(f, "the lease of partition {partition} runs out"),
             Self::Crash { worker } => write!(f, "worker {worker} crashes and starts again"),
+            Self::CrashServer => write!(f, "the server crashes and starts again"),
+            Self::Flush => write!(f, "the server writes to its disk what it has so far"),
             Self::Survey { worker } => write!(f, "vacuum of worker {worker} looks and plans"),
             Self::Remove { worker } => write!(f, "vacuum of worker {worker} removes"),
         }

@@ -2,7 +2,8 @@
 
 use super::{
     Course, Flaw,
-    promises::{Kept, on_removed},
+    durability::flush,
+    promises::{Broken, Kept, on_planned, on_removed},
     rules,
     world::{Memory, PARTITIONS, Partition, World},
 };
@@ -24,15 +25,16 @@ fn survey(course: &Course, number: usize, partition: &Partition) -> Remains {
     }
 }
 
-pub(super) fn look(course: &Course, world: &World) -> Memory {
+pub(super) fn look(course: &Course, world: &World) -> Result<Memory, Broken> {
     let surveyed = world.partitions.iter().enumerate().map(|(number, left)| survey(course, number, left));
     let remains: Vec<_> = surveyed.filter(|left| !left.is_done()).collect();
     let mut planned = [(0, 0); PARTITIONS];
     for trim in plan(&remains, CHUNK) {
+        on_planned(&remains, &trim)?;
         planned[usize::try_from(trim.partition_id).unwrap()] =
             (u8::try_from(trim.end_epoch).unwrap(), u8::try_from(trim.to_seq).unwrap());
     }
-    Memory::Planned(planned)
+    Ok(Memory::Planned(planned))
 }
 
 pub(super) fn remove(course: &Course, world: &mut World, worker: usize) -> Kept {
@@ -51,7 +53,9 @@ pub(super) fn remove(course: &Course, world: &mut World, worker: usize) -> Kept 
         partition.after = segments_end;
     }
     world.ticks.chain.trim(rules::ticks_end(course, world.ticks.chain));
-    on_removed(world)
+    on_removed(world)?;
+    flush(world);
+    Ok(())
 }
 
 /// Whether there is a message to remove, without which nobody bothers.

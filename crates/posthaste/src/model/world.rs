@@ -1,6 +1,6 @@
 //! What the database holds, and what each worker remembers.
 
-use super::Bounds;
+use super::{Bounds, durability::Durable};
 
 pub(super) const WORKERS: usize = 3;
 pub(super) const PARTITIONS: usize = 2;
@@ -59,6 +59,7 @@ pub(super) struct World {
     /// The dead letters.
     pub(super) buried: Set,
     pub(super) workers: [Memory; WORKERS],
+    pub(super) durable: Durable,
     pub(super) left: Bounds,
 }
 
@@ -191,15 +192,18 @@ impl World {
             is_expired: false,
             was_called: false,
         };
+        let ticks = Ticks { chain: Chain::NEW, seen: Set(0), last_id: 0 };
+        let partitions = [partition; PARTITIONS];
         Self {
             transactions: [Transaction { state: State::Ahead, began_after: Set(0) }; TRANSACTIONS],
             ids: [0; MESSAGES],
             rows: Set(0),
-            ticks: Ticks { chain: Chain::NEW, seen: Set(0), last_id: 0 },
-            partitions: [partition; PARTITIONS],
+            ticks,
+            partitions,
             handled: Set(0),
             buried: Set(0),
             workers: [Memory::Idle; WORKERS],
+            durable: Durable { ticks, partitions, buried: Set(0) },
             left: bounds,
         }
     }
