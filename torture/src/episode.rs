@@ -17,6 +17,7 @@ use crate::{
     clock::{millis, now, seconds},
     content::{Mode, digest, name_of},
     database::Ground,
+    faketime::Clock,
     history::{self, Line},
     judge::{DeadLetter, Evidence, Fault, missing},
     points,
@@ -48,6 +49,7 @@ pub struct Stage<'r, DB: Ground> {
     pub url: &'r str,
     pub server: Option<&'r Server>,
     pub proxy: Option<&'r Proxy>,
+    pub clock: &'r Clock,
     pub database: &'r str,
     pub folder: &'r Path,
     /// The number of the next process of the run.
@@ -78,6 +80,7 @@ pub struct Episode<'s, 'r, DB: Ground> {
     producer_points: VecDeque<String>,
     pub reached: BTreeSet<String>,
     faults: Vec<Fault>,
+    longest_lease: u64,
     pub counts: Counts,
     /// What cannot be explained, in words.
     pub oddities: Vec<String>,
@@ -108,6 +111,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             producer_points: points(Role::Producer),
             reached: BTreeSet::new(),
             faults: Vec::new(),
+            longest_lease: 0,
             counts: Counts::default(),
             oddities: Vec::new(),
             stage,
@@ -128,7 +132,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             self.rest(step.rest).await?;
         }
         let limit = now() + POINTS_LIMIT;
-        while self.has_points_left() && now() < limit.min(deadline + POINTS_LIMIT) {
+        while self.has_points_left() && now() < limit {
             self.rest(50).await?;
         }
         let unreached = self.worker_points.iter().chain(&self.producer_points);
@@ -189,7 +193,8 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         let process = self.stage.next_process;
         self.stage.next_process += 1;
         let setup = setup.unwrap_or_else(|| Setup::draw(&mut self.rng, self.plan.misbehaves));
-        Process::start(Circumstances {
+        self.longest_lease = self.longest_lease.max(millis(setup.lease_ms));
+        let circumstances = Circumstances {
             role,
             process,
             url: self.stage.url.to_owned(),
@@ -198,8 +203,8 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             history: self.folder.join(format!("{process}.history")),
             kill_at,
             setup,
-        })
-        .await
+        };
+        Process::start(circumstances, self.stage.server.is_none().then_some(self.stage.clock)).await
     }
 
     /// Waits, and looks after the processes meanwhile.
@@ -378,6 +383,17 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
                 self.counts.crashes += 1;
                 self.everywhere("a crash of the server", from);
             }
+            Deed::Clock { ahead } => {
+                let from = now();
+                self.stage.clock.set(ahead)?;
+                self.counts.clock_jumps += 1;
+                // Whatever leases there are may last as long again, and no longer.
+                let lease = self.longest_lease;
+                self.everywhere("a jump of the clock", from);
+                if let Some(fault) = self.faults.last_mut() {
+                    fault.lease = lease;
+                }
+            }
             Deed::Sessions { most } => {
                 let from = now();
                 let ended = DB::end_sessions(self.stage.pool, most.into()).await?;
@@ -388,7 +404,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
                 let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
                 let before = proxy.cuts();
                 proxy.cut(cut, count);
-                let limit = from + seconds(3);
+                let limit = from + seconds(10);
                 while proxy.has_cuts_left() && now() < limit {
                     self.rest(20).await?;
                 }

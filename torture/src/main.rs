@@ -6,6 +6,7 @@ mod clock;
 mod content;
 mod database;
 mod episode;
+mod faketime;
 mod history;
 mod judge;
 mod kill;
@@ -38,7 +39,7 @@ use crate::{
 
 /// The worst day of an outbox, over and over, and a judge of what it made of it.
 #[derive(Debug, Parser)]
-#[command(name = "torture")]
+#[command(name = "torture", bin_name = "cargo xtask torture")]
 struct Options {
     /// The database that it runs on
     #[arg(long, value_enum)]
@@ -46,7 +47,7 @@ struct Options {
     /// Go on for so long
     #[arg(long, conflicts_with = "kills")]
     seconds: Option<u64>,
-    /// Go on until so many workers were killed
+    /// Go on until so many workers were killed; without this or --seconds, until each mode had a turn
     #[arg(long)]
     kills: Option<u32>,
     /// What everything is drawn from; any, if none is given

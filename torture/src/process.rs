@@ -18,6 +18,7 @@ use tokio::{
 use crate::{
     circumstances::Circumstances,
     clock::now,
+    faketime::Clock,
     history::{self, Line},
 };
 
@@ -51,7 +52,8 @@ pub enum End {
 pub const FAILED: u8 = 3;
 
 impl Process {
-    pub async fn start(circumstances: Circumstances) -> Result<Self> {
+    /// Starts one; with a clock, if the database has that of whoever asks.
+    pub async fn start(circumstances: Circumstances, clock: Option<&Clock>) -> Result<Self> {
         let errors = errors_of(&circumstances.history);
         let log =
             std::fs::File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?;
@@ -59,6 +61,7 @@ impl Process {
             .arg(ROLE)
             // Handlers panic on purpose.
             .env("RUST_BACKTRACE", "0")
+            .envs(clock.into_iter().flat_map(Clock::environment))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(log)

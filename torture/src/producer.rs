@@ -25,6 +25,10 @@ use crate::{
 
 /// After an error, the database gets a little time.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
+/// From how many waiting messages on nothing is added.
+const BACKLOG: u64 = 3000;
+/// How often to look at that.
+const LOOK: Duration = Duration::from_millis(250);
 
 struct Producer<DB: Ground> {
     circumstances: Circumstances,
@@ -34,6 +38,8 @@ struct Producer<DB: Ground> {
     fuse: Option<&'static Fuse>,
     next: AtomicU64,
     stops: AtomicBool,
+    /// So much waits that more of it would only make the end longer.
+    holds: AtomicBool,
 }
 
 pub async fn run<DB: Ground>(circumstances: Circumstances, stop: impl Future<Output = ()>) -> Result<()> {
@@ -52,6 +58,11 @@ pub async fn run<DB: Ground>(circumstances: Circumstances, stop: impl Future<Out
         fuse,
         next: AtomicU64::new(0),
         stops: AtomicBool::new(false),
+        holds: AtomicBool::new(false),
+    });
+    let watching = tokio::spawn({
+        let producer = Arc::clone(&producer);
+        async move { producer.watch_the_backlog().await }
     });
     let mut producing = JoinSet::new();
     for task in 0..tasks {
@@ -63,6 +74,7 @@ pub async fn run<DB: Ground>(circumstances: Circumstances, stop: impl Future<Out
     while let Some(ended) = producing.join_next().await {
         ended??;
     }
+    watching.abort();
     producer.outbox.close().await;
     Ok(())
 }
@@ -72,6 +84,10 @@ impl<DB: Ground> Producer<DB> {
         let setup = &self.circumstances.setup;
         let mut rng = Rng::with_seed(setup.seed ^ task);
         while !self.stops.load(Ordering::Relaxed) {
+            if self.holds.load(Ordering::Relaxed) {
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
             let transaction = self.next.fetch_add(1, Ordering::Relaxed);
             let producer = self.circumstances.process;
             self.pen.write(&[Line::Produced(Produced::Began { producer, transaction, at: now() })])?;
@@ -93,6 +109,16 @@ impl<DB: Ground> Producer<DB> {
             tokio::time::sleep(Duration::from_millis(rng.u64(0..=2 * setup.rest_ms))).await;
         }
         Ok(())
+    }
+
+    async fn watch_the_backlog(&self) {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if let Ok(lag) = self.outbox.lag().await {
+                let depth: u64 = lag.iter().map(|partition| partition.depth).sum();
+                self.holds.store(depth > BACKLOG, Ordering::Relaxed);
+            }
+        }
     }
 
     fn undone(&self, transaction: u64) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -13,6 +14,7 @@ use crate::{
     clock::{now, seconds},
     database::Ground,
     episode::{Episode, Stage},
+    faketime::Clock,
     judge::judge,
     proxy::Proxy,
     report::Report,
@@ -31,8 +33,11 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     let began = now();
     let mut report = Report { db: options.db.name().to_owned(), seed, ..Report::default() };
 
+    // The server is run as another user, who must get there.
+    std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755))?;
+    let clock = Clock::new(scratch.path())?;
     let server = match options.db.wire() {
-        Some(_) => Some(Server::start(options.db.name(), scratch.path())?),
+        Some(_) => Some(Server::start(options.db.name(), scratch.path(), &clock.file)?),
         None => None,
     };
     let (url, proxy) = match (&server, options.db.wire()) {
@@ -48,6 +53,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         url: &url,
         server: server.as_ref(),
         proxy: proxy.as_ref(),
+        clock: &clock,
         database: options.db.name(),
         folder: &folder,
         next_process: 1,
@@ -75,6 +81,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
             break;
         }
         std::fs::remove_dir_all(folder.join(format!("episode-{}", plan.number))).ok();
+        DB::flush(&pool).await?;
         if now() >= deadline {
             break;
         }
@@ -98,8 +105,10 @@ fn plans(options: &Options, seed: u64) -> Result<Box<dyn Iterator<Item = Result<
     let (modes, kinds) = (options.modes(), options.kinds()?);
     let count = match options.kills {
         // Every mode has a turn.
-        Some(kills) => kills.div_ceil(u32::try_from(KILLS)?).max(u32::try_from(modes.len())?),
-        None => u32::MAX,
+        kills if options.seconds.is_none() => {
+            kills.unwrap_or_default().div_ceil(u32::try_from(KILLS)?).max(u32::try_from(modes.len())?)
+        }
+        _ => u32::MAX,
     };
     Ok(Box::new((0..count).map(move |number| Ok(Plan::draw(seed, number, &modes, &kinds)))))
 }

@@ -32,6 +32,8 @@ pub enum Kind {
     Session,
     /// Connections are cut at their COMMIT
     Cut,
+    /// The clock of the database jumps, by a second or by a day
+    Clock,
     /// The network delays, slices, swallows and resets
     Network,
 }
@@ -47,15 +49,36 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Deed {
-    Kill { worker: usize },
-    KillProducer { producer: usize },
-    Pause { worker: usize, past_lease_ms: u64 },
-    Stop { worker: usize },
+    Kill {
+        worker: usize,
+    },
+    KillProducer {
+        producer: usize,
+    },
+    Pause {
+        worker: usize,
+        past_lease_ms: u64,
+    },
+    Stop {
+        worker: usize,
+    },
     Starters,
     Crash,
-    Sessions { most: u32 },
-    Cut { cut: Cut, count: u32 },
-    Weather { weather: Weather, ms: u64 },
+    /// From now on, the clock is so many seconds ahead of ours.
+    Clock {
+        ahead: i64,
+    },
+    Sessions {
+        most: u32,
+    },
+    Cut {
+        cut: Cut,
+        count: u32,
+    },
+    Weather {
+        weather: Weather,
+        ms: u64,
+    },
     Reset,
 }
 
@@ -68,6 +91,7 @@ impl Deed {
             Self::Stop { .. } => Kind::Stop,
             Self::Starters => Kind::Starters,
             Self::Crash => Kind::Crash,
+            Self::Clock { .. } => Kind::Clock,
             Self::Sessions { .. } => Kind::Session,
             Self::Cut { .. } => Kind::Cut,
             Self::Weather { .. } | Self::Reset => Kind::Network,
@@ -125,7 +149,8 @@ impl Plan {
         let steps = deeds.into_iter().map(|deed| {
             let after = rng.u64(30..=400);
             // Some faults are alone, so that recovery from them can be measured.
-            let is_alone = rng.u32(..10) == 0;
+            let chances = if matches!(deed, Deed::Crash | Deed::Clock { .. }) { 2 } else { 8 };
+            let is_alone = rng.u32(..chances) == 0;
             let (after, rest) = if is_alone { (CALM + after, CALM) } else { (after, 0) };
             Step { after, deed, rest }
         });
@@ -140,6 +165,13 @@ fn partitions(rng: &mut Rng) -> u32 {
     1 << if rng.bool() { rng.u32(..4) } else { rng.u32(..=6) }
 }
 
+/// From a second to a day, either way.
+fn jump(rng: &mut Rng) -> i64 {
+    let most = [1, 10, 600, 86_400][rng.usize(..4)];
+    let seconds = rng.i64(1..=most);
+    if rng.bool() { seconds } else { -seconds }
+}
+
 fn deeds(rng: &mut Rng, workers: usize, producers: usize) -> Vec<Deed> {
     let mut deeds: Vec<Deed> = (0..KILLS).map(|_| Deed::Kill { worker: rng.usize(..workers) }).collect();
     deeds.extend((0..producers).map(|producer| Deed::KillProducer { producer }));
@@ -147,6 +179,7 @@ fn deeds(rng: &mut Rng, workers: usize, producers: usize) -> Vec<Deed> {
     deeds.push(Deed::Stop { worker: rng.usize(..workers) });
     deeds.push(Deed::Starters);
     deeds.push(Deed::Crash);
+    deeds.push(Deed::Clock { ahead: jump(rng) });
     deeds.extend((0..2).map(|_| Deed::Sessions { most: rng.u32(1..=8) }));
     let mut cuts = CUTS;
     while cuts > 0 {

@@ -13,18 +13,20 @@ use anyhow::{Context, Result, bail};
 pub struct Server {
     xtask: OsString,
     pub folder: PathBuf,
+    /// The file that its clock is read from.
+    clock: PathBuf,
     pub url: String,
 }
 
 impl Server {
-    pub fn start(database: &str, folder: &Path) -> Result<Self> {
+    pub fn start(database: &str, folder: &Path, clock: &Path) -> Result<Self> {
         let xtask = std::env::var_os("POSTHASTE_XTASK")
             .context("run `cargo xtask torture`, which starts this program")?;
         let folder = folder.join("server");
         std::fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         // The server is run as another user, who must get there.
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
-        let mut server = Self { xtask, folder, url: String::new() };
+        let mut server = Self { xtask, folder, clock: clock.to_owned(), url: String::new() };
         let printed = server.xtask(&["up", "--db", database])?;
         server.url = printed.split('\'').nth(1).context("xtask names no URL")?.to_owned();
         Ok(server)
@@ -43,6 +45,7 @@ impl Server {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.xtask);
         command.arg("servers").args(arguments).env("TMPDIR", &self.folder);
+        command.env("POSTHASTE_SERVER_CLOCK", &self.clock);
         for database in ["POSTGRES", "MARIADB", "MYSQL"] {
             command.env_remove(format!("POSTHASTE_TEST_{database}_URL"));
         }

@@ -8,6 +8,7 @@ mod output;
 mod picture;
 mod servers;
 mod test;
+mod torture;
 
 use std::{ffi::OsString, process::ExitCode};
 
@@ -31,6 +32,8 @@ enum Command {
     Test(test::TestOptions),
     /// Compare posthaste with other systems and with bare INSERTs: speed, latency, costs
     Bench(bench::BenchOptions),
+    /// Kill, pause, cut and crash everything, over and over, and judge what was delivered
+    Torture(torture::TortureOptions),
     /// Run the demo, and make the README's picture of its screen
     Picture(picture::PictureOptions),
     /// Start, list and stop private throw-away database servers
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
     let done = interrupt::listen().and_then(|()| match cli.command {
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Torture(options) => torture::run(&options),
         Command::Picture(options) => picture::run(&options),
         Command::Servers(ServersCommand::Up(options)) => servers::up(&options),
         Command::Servers(ServersCommand::Down) => servers::down(),

@@ -108,14 +108,14 @@ fn judge_waits(at: Where, firsts: &[First], shadows: &[(u64, u64)], verdict: &mu
 
 /// Whether no other fault is near enough to disturb what is measured.
 fn is_alone(fault: &Fault, faults: &[&Fault]) -> bool {
-    let others = faults.iter().filter(|other| !std::ptr::eq(**other, fault));
+    let others = faults.iter().filter(|other| other.recovery > 0 && !std::ptr::eq(**other, fault));
     others.into_iter().all(|other| other.ends() < fault.from || other.from > fault.ends())
 }
 
 /// How long a partition with work stood still after a fault, beyond the lease that it had to wait for.
 fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, verdict: &mut Verdict) {
     let next = firsts.partition_point(|first| first.at <= fault.until);
-    let Some(first) = firsts.get(next).filter(|first| first.waits_since <= fault.until) else { return };
+    let Some(first) = firsts.get(next).filter(|first| first.waits_since <= fault.ends()) else { return };
     if let Some(process) = fault.process {
         // What others had in hand is not delayed by it.
         let had_it =
@@ -124,7 +124,7 @@ fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, verdict: &mut Verd
             return;
         }
     }
-    let took = (first.at - fault.until).saturating_sub(fault.lease);
+    let took = first.at.saturating_sub((fault.until + fault.lease).max(first.waits_since));
     verdict.recoveries += 1;
     verdict.recovery_p100_ms = verdict.recovery_p100_ms.max(took / 1000);
     if took > fault.recovery {

@@ -4,6 +4,7 @@
 
 mod apt;
 mod durable;
+pub mod faketime;
 mod home;
 mod mariadb;
 mod mysql;

@@ -13,7 +13,7 @@ use std::{
 use nix::{sys::signal::Signal, unistd::geteuid};
 
 use super::{
-    Engine,
+    Engine, faketime,
     home::{Place, unprivileged_user},
     ports::{Port, is_free},
     registry::Record,
@@ -154,7 +154,7 @@ fn unprivileged(command: &[OsString], death_signal: Option<Signal>) -> Result<Co
         // setpriv wants to be asked for something.
         wrapped.arg("--no-new-privs");
     }
-    wrapped.arg("--").args(command);
+    wrapped.arg("--").args(faketime::prefix()).args(command);
     // A server has no use for our variables, but for the zone that it is to be in, and some for a home it can read.
     let kept = std::env::vars_os().filter(|(name, _)| name == "PATH" || name == "TZ");
     wrapped.env_clear().envs(kept).env("LC_ALL", "C").env("HOME", "/");

@@ -4,3 +4,4 @@ mod bad_input;
 mod bench;
 mod command;
 mod postgres;
+mod torture;

@@ -1,0 +1,89 @@
+//! Torture, as much of it as a test suite has the time for: each kill point on each database in each mode, random kills, crashes and
+//! cuts. Longer campaigns are for `cargo xtask torture` itself.
+
+use serde_json::Value;
+
+use crate::command::World;
+
+fn torture(arguments: &[&str]) -> Value {
+    let world = World::new();
+    let mut command = world.xtask(&["torture", "--json"]);
+    let output = command.args(arguments).output().expect("xtask runs");
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|_| panic!("one object and nothing else: {complaint}"));
+    assert!(output.status.success(), "{report:#}\n{complaint}");
+    assert_eq!(report["ok"], true, "{report:#}");
+    world.assert_nothing_is_left();
+    report
+}
+
+fn assert_tortured(database: &str, kill_points: usize, has_server: bool) {
+    let report = torture(&["--db", database, "--kills", "20"]);
+    let count = |name: &str| report[name].as_u64().expect("a count");
+    for broken in [
+        "lost",
+        "phantom",
+        "transactional_duplicates",
+        "unexplained_duplicates",
+        "reordered",
+        "cross_wired",
+        "stale_settles",
+        "stalls",
+    ] {
+        assert_eq!(count(broken), 0, "{broken}: {report:#}");
+    }
+    assert!(count("messages") > 1000, "{report:#}");
+    // Besides those at kill points.
+    assert!(count("kills") >= 20 + count("point_kills") / 2, "{report:#}");
+    assert_eq!(report["kill_points"].as_array().map(Vec::len), Some(kill_points), "{report:#}");
+    assert!(count("pauses") >= 2 && count("clock_jumps") >= 2, "{report:#}");
+    if has_server {
+        assert!(count("crashes") >= 2 && count("cuts") >= 50, "{report:#}");
+    }
+}
+
+/// Those that PostgreSQL has not are between a statement and its commit.
+#[test]
+fn postgres_keeps_its_promises() {
+    assert_tortured("postgres", 23, true);
+}
+
+#[test]
+fn mariadb_keeps_its_promises() {
+    assert_tortured("mariadb", 25, true);
+}
+
+#[test]
+fn sqlite_keeps_its_promises() {
+    assert_tortured("sqlite", 25, false);
+}
+
+#[test]
+fn a_plan_can_be_played_again() {
+    let world = World::new();
+    let plan = world.tmp().parent().expect("a folder").join("plan.json");
+    let text = r#"{"number": 3, "shape": {"seed": 1, "queues": [["leased", 2]]}, "workers": 2, "producers": 1, "misbehaves": false,
+        "points": false, "steps": [{"after": 500, "deed": {"kill": {"worker": 1}}, "rest": 100}]}"#;
+    std::fs::write(&plan, text).expect("a file");
+    let report = torture(&["--db", "sqlite", "--replay", plan.to_str().expect("a path")]);
+    assert_eq!((&report["kills"], &report["episodes"]), (&1.into(), &1.into()), "{report:#}");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let world = World::new();
+    for (arguments, why) in [
+        (&["--db", "sqlite", "--faults", "crash"][..], "SQLite has no server"),
+        (&["--db", "sqlite", "--faults", "flood"], "invalid value"),
+        (&["--db", "sqlite", "--kills", "1", "--seconds", "1"], "cannot be used with"),
+        (&["--db", "oracle"], "invalid value"),
+        (&["--db", "sqlite", "--replay", "/nowhere/plan.json"], "/nowhere/plan.json"),
+    ] {
+        let output = world.xtask(&["torture"]).args(arguments).output().expect("xtask runs");
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{complaint}");
+        assert!(complaint.contains(why), "{complaint}");
+    }
+    world.assert_nothing_is_left();
+}
