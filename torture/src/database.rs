@@ -122,7 +122,7 @@ macro_rules! ground {
                             .push_bind(i64::from(name.place))
                             .push_bind(signed(effect.digest));
                     });
-                    insert.build().persistent(false).execute(&mut *conn).await?;
+                    insert.build().execute(&mut *conn).await?;
                 }
                 Ok(())
             }

@@ -19,7 +19,7 @@ fn torture(arguments: &[&str]) -> Value {
 }
 
 fn assert_tortured(database: &str, kill_points: usize, has_server: bool) {
-    let report = torture(&["--db", database, "--kills", "20"]);
+    let report = torture(&["--db", database, "--kills", "20", "--seed", "7"]);
     let count = |name: &str| report[name].as_u64().expect("a count");
     for broken in [
         "lost",
