@@ -29,6 +29,8 @@ pub(super) async fn listen(store: &MySqlStore, wake: &Wake) -> Result<()> {
     wake.ask_for_everything();
     let (mut last_tick, mut changed) = (None, None::<Instant>);
     let mut reconciled = Instant::now();
+    // A tick that comes right behind a look for partitions is owed one, soon.
+    let mut owes_reconciliation = false;
     loop {
         let row = answer(query(&store.sql().news).fetch_one(&mut conn)).await?;
         let is_pending = row.try_get::<i64, _>("is_pending")? != 0;
@@ -41,10 +43,12 @@ pub(super) async fn listen(store: &MySqlStore, wake: &Wake) -> Result<()> {
         if is_pending || is_sequenced {
             changed = Some(Instant::now());
         }
-        let rest = if is_sequenced { SEQUENCED } else { RECONCILE };
+        owes_reconciliation |= is_sequenced;
+        let rest = if owes_reconciliation { SEQUENCED } else { RECONCILE };
         if reconciled.elapsed() >= rest {
             wake.reconciler_bell().notify_one();
             reconciled = Instant::now();
+            owes_reconciliation = false;
         }
         let is_alert = changed.is_some_and(|changed| changed.elapsed() < ALERT_FOR);
         tokio::time::sleep(if is_alert { ALERT } else { IDLE }).await;
