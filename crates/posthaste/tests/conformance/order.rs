@@ -11,8 +11,8 @@ use crate::{
     fresh::Server,
     modes::{InMode, Mode},
     stage::{
-        Memory, Step, assert_consistent, begin, builder, fresh, millis, numbers, quick_retries, secs,
-        settled, within,
+        Memory, Seen, Step, assert_consistent, begin, builder, eventually, fresh, millis, numbers,
+        quick_retries, run, secs, settled, within,
     },
 };
 
@@ -22,7 +22,8 @@ cases! {
         g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_behind_what_is_settled;
     // A batch handler cannot reject one message of several.
     [leased, transactional]:
-        g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message;
+        g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message,
+        g8_a_message_that_is_gone_stops_its_partition_and_none_behind_it_is_delivered;
 }
 
 /// One transaction of a producer.
@@ -258,5 +259,31 @@ async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message<S: 
         assert!(fate == (true, false) || (fate.1 && rejected.contains(&id.0)), "message {id}: {fate:?}");
     }
     mode.assert_effects(&db.pool).await;
+    db.remove().await;
+}
+
+/// Somebody has removed a message by hand. What is behind it must not come as if it had never been.
+async fn g8_a_message_that_is_gone_stops_its_partition_and_none_behind_it_is_delivered<S: Server>(
+    mode: Mode,
+) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let queue = builder(&db).queue("q", Partitions::of(2)).handled(mode, memory.handler());
+    let handle = queue.start().await.unwrap();
+    let outbox = handle.outbox();
+    outbox.pause("q").await.unwrap();
+    let ids = outbox.enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 5]).await.unwrap();
+    eventually("they are sequenced", async || handle.stats().sequencer.messages == 5).await;
+    run(&db.pool, &format!("DELETE FROM posthaste_incoming WHERE id = {}", ids[2])).await;
+    outbox.resume("q").await.unwrap();
+    let is_behind = |seen: &Seen| seen.message.partition == 0 && seen.message.seq > 2;
+    eventually("it is noticed", async || {
+        handle.stats().processor.failures > 0 || memory.all().iter().any(is_behind)
+    })
+    .await;
+    outbox.enqueue(&db.pool, "q", EnqueueMessage::new("y").partition(1)).await.unwrap();
+    eventually("others go on", async || memory.payloads().contains(&"y".to_owned())).await;
+    handle.stop().await;
+    assert!(!memory.all().iter().any(is_behind), "{:?}", memory.ids());
+    assert!(settled(&db.pool).await <= 2 + 1);
     db.remove().await;
 }

@@ -20,6 +20,7 @@ use crate::{
 cases! {
     [leased, transactional, batch]:
         g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short,
+        g12_a_retry_comes_by_itself_where_nothing_else_happens,
         g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_goes_on,
         who_inherits_a_crash_gets_the_suspect_alone,
         no_message_is_buried_for_the_death_of_a_session except(sqlite = "there are no sessions to kill");
@@ -75,6 +76,26 @@ async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_sho
         assert!(*gap >= least && *gap < least + secs(1), "{gaps:?}");
     }
     noise.await.unwrap();
+    handle.stop().await;
+    mode.assert_effects(&db.pool).await;
+    db.remove().await;
+}
+
+/// Beside noise, something else might have brought it.
+async fn g12_a_retry_comes_by_itself_where_nothing_else_happens<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let handler = memory.scripted(|call, _| if call <= 3 { retry() } else { Step::Ack });
+    let tuning = quick_retries().retry_base(millis(200)).retry_max(millis(200));
+    let handle = builder(&db)
+        .processor_tuning(tuning)
+        .queue("q", Partitions::of(1))
+        .handled(mode, handler)
+        .start()
+        .await
+        .unwrap();
+    handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+    memory.has(1).await;
+    memory.has_within(4, secs(3)).await;
     handle.stop().await;
     mode.assert_effects(&db.pool).await;
     db.remove().await;

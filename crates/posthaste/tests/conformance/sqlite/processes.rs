@@ -225,7 +225,7 @@ async fn g13_what_another_process_commits_is_delivered_soon() {
     let mut delays = Vec::new();
     for n in 0..20_usize {
         // At any time between two looks, idle and not quite.
-        tokio::time::sleep(millis([1300, 7, 213, 71][n % 4])).await;
+        tokio::time::sleep(millis([1300, 7, 213, 71, 1100][n % 5])).await;
         let mut tx = other.begin().await.unwrap();
         producer
             .enqueue(&mut tx, "q", EnqueueMessage::new("x").partition(u32::try_from(n % 4).unwrap()))
