@@ -4,6 +4,7 @@ mod bench;
 mod database;
 mod failure;
 mod interrupt;
+mod mutants;
 mod output;
 mod picture;
 mod servers;
@@ -34,6 +35,8 @@ enum Command {
     Bench(bench::BenchOptions),
     /// Kill, pause, cut and crash everything, over and over, and judge what was delivered
     Torture(torture::TortureOptions),
+    /// Break promises of the library one by one, and see that a test notices each
+    Mutants(mutants::MutantsOptions),
     /// Run the demo, and make the README's picture of its screen
     Picture(picture::PictureOptions),
     /// Start, list and stop private throw-away database servers
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Test(options) => test::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Torture(options) => torture::run(&options),
+        Command::Mutants(options) => mutants::run(&options),
         Command::Picture(options) => picture::run(&options),
         Command::Servers(ServersCommand::Up(options)) => servers::up(&options),
         Command::Servers(ServersCommand::Down) => servers::down(),

@@ -131,13 +131,13 @@ fn cargo_test_with(absent: &[Database], filter: Option<&str>) -> Command {
     command
 }
 
-fn cargo(arguments: &[&str]) -> Command {
+pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.args(arguments);
     command
 }
 
-fn has_nextest() -> bool {
+pub fn has_nextest() -> bool {
     cargo(&["nextest", "--version"])
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -20,6 +20,7 @@ fn an_unknown_database() {
         &["servers", "run", "--db", "oracle", "--", "true"],
         &["test", "--db", "oracle"],
         &["test", "--allow-missing", "oracle"],
+        &["mutants", "--db", "oracle"],
         &["servers", "up", "--port", "oracle=1521"],
     ] {
         refused(
@@ -27,6 +28,21 @@ fn an_unknown_database() {
             &mut world.xtask(arguments),
             &["unknown database \"oracle\"", "sqlite, postgres, mariadb, mysql"],
         );
+    }
+}
+
+#[test]
+fn a_mutant_that_is_none_or_needs_another_database() {
+    let world = World::new();
+    for (arguments, why) in [
+        (
+            &["--only", "reason_keeps_its_nul", "--only", "no_such_mutant"][..],
+            "unknown mutant \"no_such_mutant\"",
+        ),
+        (&["--only", "postgres_sequences_in_reverse", "--db", "sqlite"], "need another database"),
+    ] {
+        refused(&world, world.xtask(&["mutants"]).args(arguments), &[why]);
+        refused(&world, world.xtask(&["mutants", "--list"]).args(arguments), &[why]);
     }
 }
 

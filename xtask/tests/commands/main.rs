@@ -3,5 +3,6 @@
 mod bad_input;
 mod bench;
 mod command;
+mod mutants;
 mod postgres;
 mod torture;
