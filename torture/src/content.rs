@@ -99,7 +99,7 @@ impl Shape {
 
     /// Whether every handler rejects it.
     pub fn is_poison(&self, name: Name) -> bool {
-        mixed(&[self.seed, name.producer.into(), name.transaction, name.place.into(), 1]) % 300 == 0
+        mixed(&[self.seed, name.producer.into(), name.transaction, name.place.into(), 1]).is_multiple_of(300)
     }
 }
 

@@ -175,7 +175,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             match ended.map(Result::ok) {
                 Ok(Some(End::Well)) => {}
                 Ok(_) => {
-                    self.oddities.push(format!("one of {STARTERS} starters failed: {}", starter.complaint()))
+                    self.oddities.push(format!("one of {STARTERS} starters failed: {}", starter.complaint()));
                 }
                 Err(_) => self.oddities.push(format!("one of {STARTERS} starters did not end within 30 s")),
             }

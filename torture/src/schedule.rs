@@ -141,7 +141,7 @@ impl Plan {
         let queues = modes.iter().map(|mode| (*mode, partitions(&mut rng))).collect();
         let shape = Shape { seed: rng.u64(..), queues };
         // They take their time, so not in each.
-        let points = kinds.contains(&Kind::Point) && (is_first || number % POINTS_EVERY == 0);
+        let points = kinds.contains(&Kind::Point) && (is_first || number.is_multiple_of(POINTS_EVERY));
         let (workers, producers) = (rng.usize(if points { 3 } else { 1 }..=4), 2);
         let mut deeds = deeds(&mut rng, workers, producers);
         deeds.retain(|deed| kinds.contains(&deed.kind()));

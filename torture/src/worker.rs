@@ -283,7 +283,7 @@ where
                 Whim::Reject => return HandlerResult::Reject { reason: call.reason(whim) },
                 // Fails, and on PostgreSQL the transaction with it: then what follows cannot be a success, whatever it says.
                 Whim::Nonsense => {
-                    assert!(conn.execute("SELECT nonsense").await.is_err(), "nonsense was executed")
+                    assert!(conn.execute("SELECT nonsense").await.is_err(), "nonsense was executed");
                 }
                 _ => {}
             }
