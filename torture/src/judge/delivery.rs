@@ -176,9 +176,11 @@ fn is_explained(evidence: &Evidence, before: &Handling, again: &Handling) -> boo
     if before.fate == Fate::Failed || evidence.abandoned.contains(&(before.process, before.call)) {
         return true;
     }
+    // The lease that it was handled under may have begun that long before, and been lost since.
+    let begun = before.at.saturating_sub(evidence.leases.get(&before.process).copied().unwrap_or_default());
     let concerns =
         |fault: &&Fault| fault.explains && fault.process.is_none_or(|process| process == before.process);
-    evidence.faults.iter().filter(concerns).any(|fault| fault.from <= again.at && fault.until >= before.at)
+    evidence.faults.iter().filter(concerns).any(|fault| fault.from <= again.at && fault.until >= begun)
 }
 
 /// One effect a message, in order, and none missing but those of dead letters.

@@ -30,6 +30,8 @@ pub struct Evidence {
     /// What transactional handlers wrote and committed, in that order.
     pub effects: Vec<Handling>,
     pub dead: Vec<DeadLetter>,
+    /// How long the leases of each process are.
+    pub leases: HashMap<u32, u64>,
     /// Calls that did not return in time, by process and number.
     pub abandoned: HashSet<(u32, u64)>,
     pub faults: Vec<Fault>,
