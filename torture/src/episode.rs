@@ -2,7 +2,7 @@
 //! what is left is delivered, and the judge is called.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -80,7 +80,8 @@ pub struct Episode<'s, 'r, DB: Ground> {
     producer_points: VecDeque<String>,
     pub reached: BTreeSet<String>,
     faults: Vec<Fault>,
-    longest_lease: u64,
+    /// Those of each process that there was.
+    leases: HashMap<u32, u64>,
     pub counts: Counts,
     /// What cannot be explained, in words.
     pub oddities: Vec<String>,
@@ -111,7 +112,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             producer_points: points(Role::Producer),
             reached: BTreeSet::new(),
             faults: Vec::new(),
-            longest_lease: 0,
+            leases: HashMap::new(),
             counts: Counts::default(),
             oddities: Vec::new(),
             stage,
@@ -193,7 +194,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         let process = self.stage.next_process;
         self.stage.next_process += 1;
         let setup = setup.unwrap_or_else(|| Setup::draw(&mut self.rng, self.plan.misbehaves));
-        self.longest_lease = self.longest_lease.max(millis(setup.lease_ms));
+        self.leases.insert(process, millis(setup.lease_ms));
         let circumstances = Circumstances {
             role,
             process,
@@ -388,7 +389,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
                 self.stage.clock.set(ahead)?;
                 self.counts.clock_jumps += 1;
                 // Whatever leases there are may last as long again, and no longer.
-                let lease = self.longest_lease;
+                let lease = self.leases.values().copied().max().unwrap_or_default();
                 self.everywhere("a jump of the clock", from);
                 if let Some(fault) = self.faults.last_mut() {
                     fault.lease = lease;
@@ -527,7 +528,8 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             handled: Vec::new(),
             effects: DB::read_effects(self.stage.pool).await?,
             dead: self.dead_letters().await?,
-            abandoned: Default::default(),
+            leases: self.leases.clone(),
+            abandoned: HashSet::new(),
             faults: self.faults.clone(),
         };
         for entry in std::fs::read_dir(&self.folder)? {

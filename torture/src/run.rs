@@ -77,6 +77,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         report.seconds = (now() - began) / seconds(1);
         progress(&plan, &report);
         if !is_good {
+            std::fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&evidence.faults)?)?;
             report.kept = Some(keep::<DB>(&pool, server.as_ref(), scratch.path(), &folder).await?);
             break;
         }

@@ -9,6 +9,7 @@ use crate::{
 /// The first leased and the first transactional process.
 const LEASED: u32 = 1;
 const TRANSACTIONAL: u32 = 2;
+const LEASE: u64 = 50;
 
 /// An episode in which all is well: 40 transactions one after the other, each message handled a moment after its commit.
 fn well() -> Evidence {
@@ -20,6 +21,7 @@ fn well() -> Evidence {
         handled: Vec::new(),
         effects: Vec::new(),
         dead: Vec::new(),
+        leases: HashMap::from([(LEASED, LEASE)]),
         abandoned: HashSet::new(),
         faults: Vec::new(),
     };
@@ -176,6 +178,12 @@ fn a_message_that_comes_again_needs_a_reason() {
     let explained = after(|evidence| {
         let before = again(evidence);
         evidence.faults.push(kill(LEASED, before.at + 1));
+    });
+    assert_eq!((explained.duplicates, explained.unexplained_duplicates), (1, 0));
+    // The lease that it was handled under was lost before that.
+    let explained = after(|evidence| {
+        let before = again(evidence);
+        evidence.faults.push(Fault { process: None, ..kill(LEASED, before.at - LEASE) });
     });
     assert_eq!((explained.duplicates, explained.unexplained_duplicates), (1, 0));
     // A fault of another process, or of another time, is none.
