@@ -187,9 +187,11 @@ fn a_message_that_comes_again_needs_a_reason() {
     });
     assert_eq!((explained.duplicates, explained.unexplained_duplicates), (1, 0));
     // A fault of another process, or of another time, is none.
-    for fault in
-        [|before: &Handling| kill(77, before.at + 1), |before: &Handling| kill(LEASED, before.at + 6)]
-    {
+    for fault in [
+        |before: &Handling| kill(77, before.at + 1),
+        |before: &Handling| kill(LEASED, before.at + 6),
+        |before: &Handling| kill(LEASED, before.at - LEASE - 1),
+    ] {
         let verdict = after(|evidence| {
             let before = again(evidence);
             evidence.faults.push(fault(&before));
