@@ -170,17 +170,23 @@ fn judge_leased(evidence: &Evidence, handled: &[&Handling], verdict: &mut Verdic
     }
 }
 
-/// Whether its handler failed; or anything was done to the process that handled it before, or to all, while its settlement may have been
-/// under way.
+/// Whether its handler failed, or there was a fault that may have kept its settlement away; or the process that handles it again did not
+/// know, by a fault of its own, that others had gone on with what it had in hand.
 fn is_explained(evidence: &Evidence, before: &Handling, again: &Handling) -> bool {
-    if before.fate == Fate::Failed || evidence.abandoned.contains(&(before.process, before.call)) {
-        return true;
-    }
-    // The lease that it was handled under may have begun that long before, and been lost since.
-    let begun = before.at.saturating_sub(evidence.leases.get(&before.process).copied().unwrap_or_default());
+    before.fate == Fate::Failed
+        || evidence.abandoned.contains(&(before.process, before.call))
+        || is_disturbed(evidence, before, again.at)
+        || is_disturbed(evidence, again, again.at)
+}
+
+/// Whether a fault of the process or of all of them came between the beginning of the lease that it handled something under, which may have
+/// been that long before, and some time after.
+fn is_disturbed(evidence: &Evidence, handling: &Handling, until: u64) -> bool {
+    let lease = evidence.leases.get(&handling.process).copied().unwrap_or_default();
+    let begun = handling.at.saturating_sub(lease);
     let concerns =
-        |fault: &&Fault| fault.explains && fault.process.is_none_or(|process| process == before.process);
-    evidence.faults.iter().filter(concerns).any(|fault| fault.from <= again.at && fault.until >= begun)
+        |fault: &&Fault| fault.explains && fault.process.is_none_or(|process| process == handling.process);
+    evidence.faults.iter().filter(concerns).any(|fault| fault.from <= until && fault.until >= begun)
 }
 
 /// One effect a message, in order, and none missing but those of dead letters.

@@ -9,6 +9,8 @@ use crate::{
 /// The first leased and the first transactional process.
 const LEASED: u32 = 1;
 const TRANSACTIONAL: u32 = 2;
+/// Another one, which handles what was handled before.
+const AGAIN: u32 = 7;
 const LEASE: u64 = 50;
 
 /// An episode in which all is well: 40 transactions one after the other, each message handled a moment after its commit.
@@ -21,7 +23,7 @@ fn well() -> Evidence {
         handled: Vec::new(),
         effects: Vec::new(),
         dead: Vec::new(),
-        leases: HashMap::from([(LEASED, LEASE)]),
+        leases: HashMap::from([(LEASED, LEASE), (AGAIN, LEASE)]),
         abandoned: HashSet::new(),
         faults: Vec::new(),
     };
@@ -168,7 +170,7 @@ fn a_message_that_comes_again_needs_a_reason() {
     let again = |evidence: &mut Evidence| {
         let place = some(&evidence.handled);
         let before = evidence.handled[place].clone();
-        evidence.handled.push(Handling { at: before.at + 5, call: 10_000, process: 7, ..before.clone() });
+        evidence.handled.push(Handling { at: before.at + 5, call: 10_000, process: AGAIN, ..before.clone() });
         before
     };
     let unexplained = after(|evidence| {
@@ -184,6 +186,12 @@ fn a_message_that_comes_again_needs_a_reason() {
     let explained = after(|evidence| {
         let before = again(evidence);
         evidence.faults.push(Fault { process: None, ..kill(LEASED, before.at - LEASE) });
+    });
+    assert_eq!((explained.duplicates, explained.unexplained_duplicates), (1, 0));
+    // Who handles it again was away while others went on.
+    let explained = after(|evidence| {
+        let before = again(evidence);
+        evidence.faults.push(Fault { until: before.at + 4, ..kill(AGAIN, before.at - 10) });
     });
     assert_eq!((explained.duplicates, explained.unexplained_duplicates), (1, 0));
     // A fault of another process, or of another time, is none.
