@@ -2,24 +2,23 @@
 //! what is left is delivered, and the judge is called.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, VecDeque},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
 use fastrand::Rng;
-use posthaste::{DeadLetterFilter, Outbox, Tables};
+use posthaste::Tables;
 use sqlx::Pool;
 
 use crate::{
     circumstances::{Circumstances, Role, Setup},
     clock::{millis, now, seconds},
-    content::{Mode, digest, name_of},
     database::Ground,
+    evidence,
     faketime::Clock,
-    history::{self, Line},
-    judge::{DeadLetter, Evidence, Fault, missing},
+    judge::{Evidence, Fault, missing},
     points,
     process::{End, Process},
     proxy::{Proxy, Weather},
@@ -500,7 +499,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         ];
         let (mut left, mut since) = (usize::MAX, now());
         let evidence = loop {
-            let evidence = self.gather().await?;
+            let evidence = self.evidence().await?;
             let still = missing(&evidence);
             if still < left {
                 (left, since) = (still, now());
@@ -517,79 +516,11 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             self.stop(worker).await?;
         }
         // Once more: nothing may have come after all was done.
-        if left == 0 { self.gather().await } else { Ok(evidence) }
+        if left == 0 { self.evidence().await } else { Ok(evidence) }
     }
 
-    async fn gather(&self) -> Result<Evidence> {
-        let mut evidence = Evidence {
-            shape: self.plan.shape.clone(),
-            ledger: DB::read_ledger(self.stage.pool).await?,
-            produced: Vec::new(),
-            handled: Vec::new(),
-            effects: DB::read_effects(self.stage.pool).await?,
-            dead: self.dead_letters().await?,
-            leases: self.leases.clone(),
-            abandoned: HashSet::new(),
-            faults: self.faults.clone(),
-        };
-        for entry in std::fs::read_dir(&self.folder)? {
-            let path = entry?.path();
-            if path.extension().is_none_or(|extension| extension != "history") {
-                continue;
-            }
-            for line in history::read(&path)? {
-                match line {
-                    Line::Handled(handling) => evidence.handled.push(handling),
-                    Line::Produced(produced) => evidence.produced.push(produced),
-                    Line::Abandoned { process, call } => {
-                        evidence.abandoned.insert((process, call));
-                    }
-                    Line::Starved { process, from, until } => evidence.faults.push(Fault {
-                        what: "a process that was not given the processor",
-                        process: Some(process),
-                        explains: true,
-                        from,
-                        until,
-                        lease: 0,
-                        recovery: 0,
-                    }),
-                    Line::KilledAt(_) | Line::Ready => {}
-                }
-            }
-        }
-        Ok(evidence)
+    async fn evidence(&self) -> Result<Evidence> {
+        let Self { stage, plan, tables, folder, leases, faults, .. } = self;
+        evidence::gather(stage.pool, tables, folder, &plan.shape, leases.clone(), faults.clone()).await
     }
-
-    async fn dead_letters(&self) -> Result<Vec<DeadLetter>> {
-        let outbox = Outbox::connect_with(self.stage.pool.clone(), &self.tables).await?;
-        let mut dead = Vec::new();
-        let mut filter = DeadLetterFilter::default().limit(1000);
-        loop {
-            let page = outbox.dead_letter_list(self.stage.pool, &filter).await?;
-            let Some(last) = page.last() else { break };
-            filter = filter.after(last.id);
-            for letter in &page {
-                let headers = letter.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-                let key = letter.key.as_deref();
-                dead.push(DeadLetter {
-                    mode: Mode::of_queue(&letter.queue)
-                        .with_context(|| format!("a queue {:?}", letter.queue))?,
-                    partition: letter.partition,
-                    seq: letter.seq,
-                    id: letter.id.0,
-                    name: name_of(&letter.payload),
-                    digest: digest(&letter.queue, &letter.payload_type, key, headers, &letter.payload),
-                    call: call_of(&letter.reason),
-                });
-            }
-        }
-        outbox.close().await;
-        Ok(dead)
-    }
-}
-
-/// Which call rejected it: a reason begins with its process and its number.
-fn call_of(reason: &str) -> Option<(u32, u64)> {
-    let (process, call) = reason.split_once(' ')?.0.split_once('.')?;
-    Some((process.parse().ok()?, call.parse().ok()?))
 }

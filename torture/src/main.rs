@@ -6,6 +6,7 @@ mod clock;
 mod content;
 mod database;
 mod episode;
+mod evidence;
 mod faketime;
 mod history;
 mod judge;

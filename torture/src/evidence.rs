@@ -1,0 +1,98 @@
+//! Gathering what is known of an episode: what its processes wrote down, what lies in the test's own tables, and the dead letters, which
+//! the outbox is asked for as anybody may.
+
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
+
+use anyhow::{Context, Result};
+use posthaste::{DeadLetterFilter, Outbox, Tables};
+use sqlx::Pool;
+
+use crate::{
+    content::{Mode, Shape, digest, name_of},
+    database::Ground,
+    history::{self, Line},
+    judge::{DeadLetter, Evidence, Fault},
+};
+
+/// Reads all that is known of an episode.
+pub async fn gather<DB: Ground>(
+    pool: &Pool<DB>,
+    tables: &Tables,
+    folder: &Path,
+    shape: &Shape,
+    leases: HashMap<u32, u64>,
+    faults: Vec<Fault>,
+) -> Result<Evidence> {
+    let mut evidence = Evidence {
+        shape: shape.clone(),
+        ledger: DB::read_ledger(pool).await?,
+        produced: Vec::new(),
+        handled: Vec::new(),
+        effects: DB::read_effects(pool).await?,
+        dead: dead_letters(pool, tables).await?,
+        leases,
+        abandoned: HashSet::new(),
+        faults,
+    };
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "history") {
+            continue;
+        }
+        for line in history::read(&path)? {
+            match line {
+                Line::Handled(handling) => evidence.handled.push(handling),
+                Line::Produced(produced) => evidence.produced.push(produced),
+                Line::Abandoned { process, call } => {
+                    evidence.abandoned.insert((process, call));
+                }
+                Line::Starved { process, from, until } => evidence.faults.push(Fault {
+                    what: "a process that was not given the processor",
+                    process: Some(process),
+                    explains: true,
+                    from,
+                    until,
+                    lease: 0,
+                    recovery: 0,
+                }),
+                Line::KilledAt(_) | Line::Ready => {}
+            }
+        }
+    }
+    Ok(evidence)
+}
+
+async fn dead_letters<DB: Ground>(pool: &Pool<DB>, tables: &Tables) -> Result<Vec<DeadLetter>> {
+    let outbox = Outbox::connect_with(pool.clone(), tables).await?;
+    let mut dead = Vec::new();
+    let mut filter = DeadLetterFilter::default().limit(1000);
+    loop {
+        let page = outbox.dead_letter_list(pool, &filter).await?;
+        let Some(last) = page.last() else { break };
+        filter = filter.after(last.id);
+        for letter in &page {
+            let headers = letter.headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+            let key = letter.key.as_deref();
+            dead.push(DeadLetter {
+                mode: Mode::of_queue(&letter.queue).with_context(|| format!("a queue {:?}", letter.queue))?,
+                partition: letter.partition,
+                seq: letter.seq,
+                id: letter.id.0,
+                name: name_of(&letter.payload),
+                digest: digest(&letter.queue, &letter.payload_type, key, headers, &letter.payload),
+                call: call_of(&letter.reason),
+            });
+        }
+    }
+    outbox.close().await;
+    Ok(dead)
+}
+
+/// Which call rejected it: a reason begins with its process and its number.
+fn call_of(reason: &str) -> Option<(u32, u64)> {
+    let (process, call) = reason.split_once(' ')?.0.split_once('.')?;
+    Some((process.parse().ok()?, call.parse().ok()?))
+}
