@@ -435,11 +435,13 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         process.pause();
         let until = now() + process.lease() + millis(past_lease_ms);
         post.resume_at = Some(until);
-        let (number, lease) = (process.number(), process.lease());
+        // Where there is no server, whoever is paused while it writes keeps all others from it.
+        let concerned = self.stage.server.map(|_| process.number());
+        let lease = process.lease();
         self.counts.pauses += 1;
         self.faults.push(Fault {
             what: "a pause",
-            process: Some(number),
+            process: concerned,
             explains: true,
             from: now(),
             until,
