@@ -523,6 +523,15 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
 
     async fn evidence(&self) -> Result<Evidence> {
         let Self { stage, plan, tables, folder, leases, faults, .. } = self;
-        evidence::gather(stage.pool, tables, folder, &plan.shape, leases.clone(), faults.clone()).await
+        evidence::gather(
+            stage.pool,
+            tables,
+            folder,
+            &plan.shape,
+            leases.clone(),
+            faults.clone(),
+            stage.server.is_none(),
+        )
+        .await
     }
 }

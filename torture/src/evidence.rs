@@ -25,6 +25,7 @@ pub async fn gather<DB: Ground>(
     shape: &Shape,
     leases: HashMap<u32, u64>,
     faults: Vec<Fault>,
+    has_one_writer: bool,
 ) -> Result<Evidence> {
     let mut evidence = Evidence {
         shape: shape.clone(),
@@ -52,6 +53,15 @@ pub async fn gather<DB: Ground>(
                 Line::Starved { process, from, until } => evidence.faults.push(Fault {
                     what: "a process that was not given the processor",
                     process: Some(process),
+                    explains: true,
+                    from,
+                    until,
+                    lease: 0,
+                    recovery: 0,
+                }),
+                Line::Held { process, from, until } => evidence.faults.push(Fault {
+                    what: "a handler's transaction that was open for long",
+                    process: (!has_one_writer).then_some(process),
                     explains: true,
                     from,
                     until,

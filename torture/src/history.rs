@@ -74,6 +74,12 @@ pub enum Line {
         from: u64,
         until: u64,
     },
+    /// A handler's transaction was open for long. Where there is one writer at a time, nobody else could write meanwhile.
+    Held {
+        process: u32,
+        from: u64,
+        until: u64,
+    },
     /// The process is killed by itself, at a kill point.
     KilledAt(String),
     /// It has started, or done what it was for.
@@ -107,6 +113,7 @@ impl Line {
             }
             Self::Abandoned { process, call } => format!("abandoned {process} {call}\n"),
             Self::Starved { process, from, until } => format!("starved {process} {from} {until}\n"),
+            Self::Held { process, from, until } => format!("held {process} {from} {until}\n"),
             Self::KilledAt(point) => format!("killed-at {point}\n"),
             Self::Ready => "ready\n".to_owned(),
         }
@@ -157,6 +164,7 @@ impl Line {
             }
             ["abandoned", ..] => Self::Abandoned { process: small(1)?, call: number(2)? },
             ["starved", ..] => Self::Starved { process: small(1)?, from: number(2)?, until: number(3)? },
+            ["held", ..] => Self::Held { process: small(1)?, from: number(2)?, until: number(3)? },
             ["killed-at", point] => Self::KilledAt((*point).to_owned()),
             ["ready"] => Self::Ready,
             _ => bail!("nobody writes such a line"),
@@ -236,6 +244,7 @@ mod tests {
             Line::Produced(Produced::Undone { producer: 1, transaction: 3 }),
             Line::Abandoned { process: 1, call: 2 },
             Line::Starved { process: 1, from: 2, until: 3 },
+            Line::Held { process: 1, from: 2, until: 3 },
             Line::KilledAt("tick.after".to_owned()),
         ];
         let pen = Pen::open(&path).unwrap();

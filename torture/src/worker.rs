@@ -29,6 +29,8 @@ use crate::{
 const BEAT: Duration = Duration::from_millis(20);
 /// If it slept for so much longer, others may have taken over what the process had.
 const STARVED: u64 = millis(100);
+/// From when on a transaction of a handler is open for long.
+const LONG: u64 = millis(100);
 
 pub async fn run<DB: Ground>(circumstances: Circumstances, stop: impl Future<Output = ()>) -> Result<()>
 where
@@ -125,17 +127,24 @@ struct Scribe {
     circumstances: Circumstances,
 }
 
-/// A call of a handler. If it is dropped before its end, that is written down.
+/// A call of a handler. If it is dropped before its end, that is written down; or, if it is in a transaction, that this was open for long.
 struct Call<'s> {
     scribe: &'s Scribe,
+    mode: Mode,
     number: u64,
+    began: u64,
     has_returned: bool,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        if !self.has_returned {
-            self.abandon();
+        let (process, from, until) = (self.scribe.circumstances.process, self.began, now());
+        match self.mode {
+            Mode::Leased if !self.has_returned => self.abandon(),
+            Mode::Transactional if until - from > LONG => {
+                self.scribe.pen.write(&[Line::Held { process, from, until }]).ok();
+            }
+            Mode::Leased | Mode::Transactional => {}
         }
     }
 }
@@ -194,8 +203,9 @@ impl Call<'_> {
 }
 
 impl Scribe {
-    fn call(&self) -> Call<'_> {
-        Call { scribe: self, number: self.calls.fetch_add(1, Ordering::Relaxed), has_returned: false }
+    fn call(&self, mode: Mode) -> Call<'_> {
+        let number = self.calls.fetch_add(1, Ordering::Relaxed);
+        Call { scribe: self, mode, number, began: now(), has_returned: false }
     }
 
     fn whim(&self, message: &OutboxMessage) -> Whim {
@@ -220,7 +230,7 @@ impl Scribe {
 
 impl LeasedHandler for Scribe {
     async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
-        let mut call = self.call();
+        let mut call = self.call(Mode::Leased);
         while !batch.remaining().is_zero() {
             let Some(message) = batch.next_msg() else { break };
             let whim = self.whim(message);
@@ -261,9 +271,7 @@ where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
     async fn handle(&self, conn: &mut DB::Connection, msgs: &[OutboxMessage]) -> HandlerResult {
-        let mut call = self.call();
-        // Whatever becomes of it, the effects say.
-        call.has_returned = true;
+        let call = self.call(Mode::Transactional);
         let whims: Vec<Whim> = msgs.iter().map(|message| self.whim(message)).collect();
         let effects: Vec<Handling> =
             msgs.iter().zip(&whims).map(|(message, whim)| call.handling(message, *whim)).collect();
