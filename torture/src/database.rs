@@ -59,6 +59,8 @@ pub trait Ground: Backend {
     ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
     fn read_ledger(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<(u32, u64)>>> + Send;
     fn read_effects(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<Handling>>> + Send;
+    /// Whether the database can be written to.
+    fn answers(pool: &Pool<Self>) -> impl Future<Output = bool> + Send;
     /// What is committed is in the files, not only in the log.
     fn flush(pool: &Pool<Self>) -> impl Future<Output = Result<()>> + Send;
     /// Ends so many sessions of others, whichever; returns how many there were.
@@ -94,6 +96,11 @@ macro_rules! ground {
                 let effects = EFFECTS.replace("{number}", $number);
                 sqlx::raw_sql(sqlx::AssertSqlSafe(effects)).execute(pool).await?;
                 Ok(())
+            }
+
+            async fn answers(pool: &Pool<Self>) -> bool {
+                let write = sqlx::raw_sql("DELETE FROM torture_ledger WHERE producer < 0").execute(pool);
+                tokio::time::timeout(Duration::from_secs(1), write).await.is_ok_and(|done| done.is_ok())
             }
 
             async fn write_ledger(

@@ -16,6 +16,7 @@ use crate::{
     circumstances::{Circumstances, Role, Setup},
     clock::{millis, now, seconds},
     database::Ground,
+    disk::Disk,
     evidence,
     faketime::Clock,
     judge::{Evidence, Fault, missing},
@@ -35,6 +36,8 @@ const ARMED: u64 = seconds(8);
 const POINTS_LIMIT: u64 = seconds(90);
 /// How long, at the end, nothing may get on: longer than the longest lease.
 const STANDSTILL: u64 = seconds(45);
+/// How long a server may take to come back by itself.
+const PATIENCE: u64 = seconds(3);
 /// When so much went wrong that nobody foresaw, there is no use in going on.
 const MOST_ODDITIES: usize = 10;
 /// How many processes start at once.
@@ -49,6 +52,7 @@ pub struct Stage<'r, DB: Ground> {
     pub server: Option<&'r Server>,
     pub proxy: Option<&'r Proxy>,
     pub clock: &'r Clock,
+    pub disk: Option<&'r Disk>,
     pub database: &'r str,
     pub folder: &'r Path,
     /// The number of the next process of the run.
@@ -383,6 +387,14 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
                 self.counts.crashes += 1;
                 self.everywhere("a crash of the server", from);
             }
+            Deed::FillDisk { ms } => {
+                let (from, ballast) = (now(), self.stage.disk.context("there is no disk to fill")?.fill()?);
+                self.rest(ms).await?;
+                drop(ballast);
+                self.await_answer().await?;
+                self.counts.full_disks += 1;
+                self.everywhere("a full disk", from);
+            }
             Deed::Clock { ahead } => {
                 let from = now();
                 self.stage.clock.set(ahead)?;
@@ -404,7 +416,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
                 let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
                 let before = proxy.cuts();
                 proxy.cut(cut, count);
-                let limit = from + seconds(10);
+                let limit = from + seconds(45);
                 while proxy.has_cuts_left() && now() < limit {
                     self.rest(20).await?;
                 }
@@ -425,6 +437,21 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
                 self.counts.weathers += 1;
                 self.everywhere("a reset of all connections", now());
             }
+        }
+        Ok(())
+    }
+
+    /// A server that has had enough is started again, as its keeper would.
+    async fn await_answer(&mut self) -> Result<()> {
+        let limit = now() + PATIENCE;
+        while !DB::answers(self.stage.pool).await {
+            if let Some(server) = self.stage.server.filter(|_| now() > limit) {
+                server.crash().await?;
+            }
+            if now() > limit + seconds(60) {
+                bail!("the database does not come back");
+            }
+            self.rest(100).await?;
         }
         Ok(())
     }

@@ -59,6 +59,15 @@ pub async fn gather<DB: Ground>(
                     lease: 0,
                     recovery: 0,
                 }),
+                Line::Slow { process, from, until } => evidence.faults.push(Fault {
+                    what: "a batch that took longer than its lease",
+                    process: Some(process),
+                    explains: true,
+                    from,
+                    until,
+                    lease: 0,
+                    recovery: 0,
+                }),
                 Line::Held { process, from, until } => evidence.faults.push(Fault {
                     what: "a handler's transaction that was open for long",
                     process: (!has_one_writer).then_some(process),

@@ -80,6 +80,12 @@ pub enum Line {
         from: u64,
         until: u64,
     },
+    /// A batch was not settled within the time that its handler had.
+    Slow {
+        process: u32,
+        from: u64,
+        until: u64,
+    },
     /// The process is killed by itself, at a kill point.
     KilledAt(String),
     /// It has started, or done what it was for.
@@ -114,6 +120,7 @@ impl Line {
             Self::Abandoned { process, call } => format!("abandoned {process} {call}\n"),
             Self::Starved { process, from, until } => format!("starved {process} {from} {until}\n"),
             Self::Held { process, from, until } => format!("held {process} {from} {until}\n"),
+            Self::Slow { process, from, until } => format!("slow {process} {from} {until}\n"),
             Self::KilledAt(point) => format!("killed-at {point}\n"),
             Self::Ready => "ready\n".to_owned(),
         }
@@ -165,6 +172,7 @@ impl Line {
             ["abandoned", ..] => Self::Abandoned { process: small(1)?, call: number(2)? },
             ["starved", ..] => Self::Starved { process: small(1)?, from: number(2)?, until: number(3)? },
             ["held", ..] => Self::Held { process: small(1)?, from: number(2)?, until: number(3)? },
+            ["slow", ..] => Self::Slow { process: small(1)?, from: number(2)?, until: number(3)? },
             ["killed-at", point] => Self::KilledAt((*point).to_owned()),
             ["ready"] => Self::Ready,
             _ => bail!("nobody writes such a line"),
@@ -245,6 +253,7 @@ mod tests {
             Line::Abandoned { process: 1, call: 2 },
             Line::Starved { process: 1, from: 2, until: 3 },
             Line::Held { process: 1, from: 2, until: 3 },
+            Line::Slow { process: 1, from: 2, until: 3 },
             Line::KilledAt("tick.after".to_owned()),
         ];
         let pen = Pen::open(&path).unwrap();

@@ -5,6 +5,7 @@ mod circumstances;
 mod clock;
 mod content;
 mod database;
+mod disk;
 mod episode;
 mod evidence;
 mod faketime;
@@ -19,23 +20,31 @@ mod report;
 mod run;
 mod schedule;
 mod server;
+mod slow;
 mod worker;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
+use posthaste::LeaseConfig;
 use sqlx::{MySql, Postgres, Sqlite};
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
+    signal::unix::{SignalKind, signal},
+};
+use tracing_subscriber::{filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::{
     circumstances::{Circumstances, Role},
     content::Mode,
     database::Ground,
+    history::Pen,
     process::{FAILED, ROLE},
     proxy::Wire,
     report::Report,
     schedule::Kind,
+    slow::SlowBatches,
 };
 
 /// The worst day of an outbox, over and over, and a judge of what it made of it.
@@ -120,6 +129,11 @@ impl Options {
         if let Some(kind) = self.faults.iter().find(|kind| !fits(kind)) {
             bail!("--faults {kind:?}: SQLite has no server");
         }
+        let is_root = nix::unistd::geteuid().is_root();
+        if self.faults.contains(&Kind::Disk) && !is_root {
+            bail!("--faults disk: only root can mount the file system that is filled");
+        }
+        let fits = |kind: &Kind| fits(kind) && (is_root || *kind != Kind::Disk);
         let all = if self.faults.is_empty() { Kind::value_variants().to_vec() } else { self.faults.clone() };
         Ok(all.into_iter().filter(fits).collect())
     }
@@ -142,10 +156,19 @@ fn on_runtime(work: impl Future<Output = Result<ExitCode>>, failed: impl FnOnce(
 }
 
 async fn supervise(options: Options) -> Result<ExitCode> {
-    let report = match options.db {
-        Database::Postgres => run::run::<Postgres>(&options).await?,
-        Database::Mariadb | Database::Mysql => run::run::<MySql>(&options).await?,
-        Database::Sqlite => run::run::<Sqlite>(&options).await?,
+    let mut terminate = signal(SignalKind::terminate())?;
+    let running = async {
+        match options.db {
+            Database::Postgres => run::run::<Postgres>(&options).await,
+            Database::Mariadb | Database::Mysql => run::run::<MySql>(&options).await,
+            Database::Sqlite => run::run::<Sqlite>(&options).await,
+        }
+    };
+    // What was started and mounted goes with what is dropped here.
+    let report = tokio::select! {
+        report = running => report?,
+        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+        _ = terminate.recv() => bail!("interrupted"),
     };
     print(&report, options.json)?;
     Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -162,11 +185,17 @@ fn print(report: &Report, json: bool) -> Result<()> {
 
 /// What it is to be comes as a line on standard input; when that is closed, it is to stop.
 async fn be_a_process() -> Result<ExitCode> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let mut stdin = BufReader::new(tokio::io::stdin());
     let mut line = String::new();
     stdin.read_line(&mut line).await?;
     let circumstances: Circumstances = serde_json::from_str(&line).context("nobody said what to be")?;
+    let slow = SlowBatches {
+        process: circumstances.process,
+        budget: LeaseConfig::of(circumstances.setup.lease()).handler_budget().as_micros().try_into()?,
+        pen: Pen::open(&circumstances.history)?,
+    };
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
+    tracing_subscriber::registry().with(LevelFilter::INFO).with(log).with(slow).init();
     let stop = async move {
         stdin.read_to_end(&mut Vec::new()).await.ok();
     };

@@ -18,6 +18,7 @@ pub struct Counts {
     pub cuts: u64,
     pub pauses: u64,
     pub clock_jumps: u64,
+    pub full_disks: u64,
     pub sessions: u64,
     pub weathers: u64,
     pub stops: u64,
@@ -34,6 +35,7 @@ impl Counts {
         self.cuts += other.cuts;
         self.pauses += other.pauses;
         self.clock_jumps += other.clock_jumps;
+        self.full_disks += other.full_disks;
         self.sessions += other.sessions;
         self.weathers += other.weathers;
         self.stops += other.stops;
@@ -69,7 +71,7 @@ impl Report {
         );
         println!(
             "done: {} kills of workers and {} of producers ({} at {} kill points), {} crashes, {} sessions ended, {} cuts at COMMIT, \
-             {} times bad weather, {} pauses, {} clock jumps, {} stops, {} times 8 starters",
+             {} times bad weather, {} pauses, {} clock jumps, {} times a full disk, {} stops, {} times 8 starters",
             counts.kills,
             counts.producer_kills,
             counts.point_kills,
@@ -80,6 +82,7 @@ impl Report {
             counts.weathers,
             counts.pauses,
             counts.clock_jumps,
+            counts.full_disks,
             counts.stops,
             counts.starters,
         );

@@ -13,12 +13,13 @@ use crate::{
     Options,
     clock::{now, seconds},
     database::Ground,
+    disk::Disk,
     episode::{Episode, Stage},
     faketime::Clock,
     judge::judge,
     proxy::Proxy,
     report::Report,
-    schedule::{KILLS, Plan},
+    schedule::{KILLS, Kind, Plan},
     server::Server,
 };
 
@@ -30,14 +31,19 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     let scratch = tempfile::tempdir().context("cannot make a folder")?;
     let folder = options.folder.join(format!("{}-{seed}-{}", options.db.name(), std::process::id()));
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    let began = now();
+    let (began, kinds) = (now(), options.kinds()?);
     let mut report = Report { db: options.db.name().to_owned(), seed, ..Report::default() };
 
     // The server is run as another user, who must get there.
     std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755))?;
     let clock = Clock::new(scratch.path())?;
+    let disk = match kinds.contains(&Kind::Disk) {
+        true => Some(Disk::mount(scratch.path().join("disk"))?),
+        false => None,
+    };
+    let place = disk.as_ref().map_or_else(|| scratch.path(), Disk::path);
     let server = match options.db.wire() {
-        Some(_) => Some(Server::start(options.db.name(), scratch.path(), &clock.file)?),
+        Some(_) => Some(Server::start(options.db.name(), place, &clock.file)?),
         None => None,
     };
     let (url, proxy) = match (&server, options.db.wire()) {
@@ -45,7 +51,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
             let proxy = Proxy::before(wire, address(&server.url)?).await?;
             (server.url.replace(&port(&server.url)?, &format!(":{}/", proxy.address.port())), Some(proxy))
         }
-        _ => (format!("sqlite://{}", scratch.path().join("torture.db").display()), None),
+        _ => (format!("sqlite://{}", place.join("torture.db").display()), None),
     };
     let pool = DB::pool(server.as_ref().map_or(&url, |server| &server.url), CONNECTIONS).await?;
     let mut stage = Stage {
@@ -54,13 +60,14 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         server: server.as_ref(),
         proxy: proxy.as_ref(),
         clock: &clock,
+        disk: disk.as_ref(),
         database: options.db.name(),
         folder: &folder,
         next_process: 1,
         seed,
     };
     let deadline = options.seconds.map_or(u64::MAX, |limit| began + seconds(limit));
-    for plan in plans(options, seed)? {
+    for plan in plans(options, seed, &kinds)? {
         let plan = plan?;
         std::fs::write(folder.join(format!("plan-{}.json", plan.number)), serde_json::to_vec_pretty(&plan)?)?;
         let mut episode = Episode::new(&mut stage, &plan)?;
@@ -78,7 +85,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         progress(&plan, &report);
         if !is_good {
             std::fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&evidence.faults)?)?;
-            report.kept = Some(keep::<DB>(&pool, server.as_ref(), scratch.path(), &folder).await?);
+            report.kept = Some(keep::<DB>(&pool, server.as_ref(), place, &folder).await?);
             break;
         }
         std::fs::remove_dir_all(folder.join(format!("episode-{}", plan.number))).ok();
@@ -96,14 +103,14 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
 }
 
 /// Those that were written down; or as many as it takes, drawn from the seed.
-fn plans(options: &Options, seed: u64) -> Result<Box<dyn Iterator<Item = Result<Plan>>>> {
+fn plans(options: &Options, seed: u64, kinds: &[Kind]) -> Result<Box<dyn Iterator<Item = Result<Plan>>>> {
     if let Some(file) = &options.replay {
         let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
         let plan: Plan =
             serde_json::from_slice(&text).with_context(|| format!("{} is no plan", file.display()))?;
         return Ok(Box::new(std::iter::once(Ok(plan))));
     }
-    let (modes, kinds) = (options.modes(), options.kinds()?);
+    let (modes, kinds) = (options.modes(), kinds.to_vec());
     let count = match options.kills {
         // Every mode has a turn.
         kills if options.seconds.is_none() => {
@@ -136,11 +143,11 @@ fn progress(plan: &Plan, report: &Report) {
 async fn keep<DB: Ground>(
     pool: &Pool<DB>,
     server: Option<&Server>,
-    scratch: &Path,
+    place: &Path,
     folder: &Path,
 ) -> Result<String> {
     DB::flush(pool).await.ok();
-    let from: PathBuf = server.map_or_else(|| scratch.to_owned(), |server| server.folder.clone());
+    let from: PathBuf = server.map_or_else(|| place.to_owned(), |server| server.folder.clone());
     let status =
         std::process::Command::new("cp").arg("-a").arg(&from).arg(folder.join("database")).status()?;
     if !status.success() {

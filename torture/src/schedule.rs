@@ -32,6 +32,8 @@ pub enum Kind {
     Session,
     /// Connections are cut at their COMMIT
     Cut,
+    /// The disk of the database is full for a while (needs root)
+    Disk,
     /// The clock of the database jumps, by a second or by a day
     Clock,
     /// The network delays, slices, swallows and resets
@@ -64,6 +66,9 @@ pub enum Deed {
     },
     Starters,
     Crash,
+    FillDisk {
+        ms: u64,
+    },
     /// From now on, the clock is so many seconds ahead of ours.
     Clock {
         ahead: i64,
@@ -91,6 +96,7 @@ impl Deed {
             Self::Stop { .. } => Kind::Stop,
             Self::Starters => Kind::Starters,
             Self::Crash => Kind::Crash,
+            Self::FillDisk { .. } => Kind::Disk,
             Self::Clock { .. } => Kind::Clock,
             Self::Sessions { .. } => Kind::Session,
             Self::Cut { .. } => Kind::Cut,
@@ -180,6 +186,7 @@ fn deeds(rng: &mut Rng, workers: usize, producers: usize) -> Vec<Deed> {
     deeds.push(Deed::Starters);
     deeds.push(Deed::Crash);
     deeds.push(Deed::Clock { ahead: jump(rng) });
+    deeds.push(Deed::FillDisk { ms: rng.u64(100..=2000) });
     deeds.extend((0..2).map(|_| Deed::Sessions { most: rng.u32(1..=8) }));
     let mut cuts = CUTS;
     while cuts > 0 {
