@@ -9,10 +9,12 @@ pub fn now() -> u64 {
         + u64::try_from(time.tv_nsec()).unwrap_or_default() / 1000
 }
 
-pub const fn seconds(us: u64) -> u64 {
-    us * 1_000_000
+/// So many seconds, in microseconds.
+pub const fn seconds(count: u64) -> u64 {
+    count * 1_000_000
 }
 
-pub const fn millis(us: u64) -> u64 {
-    us * 1000
+/// So many milliseconds, in microseconds.
+pub const fn millis(count: u64) -> u64 {
+    count * 1000
 }

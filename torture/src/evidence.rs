@@ -50,38 +50,29 @@ pub async fn gather<DB: Ground>(
                 Line::Abandoned { process, call } => {
                     evidence.abandoned.insert((process, call));
                 }
-                Line::Starved { process, from, until } => evidence.faults.push(Fault {
-                    what: "a process that was not given the processor",
-                    process: Some(process),
-                    explains: true,
-                    from,
-                    until,
-                    lease: 0,
-                    recovery: 0,
-                }),
-                Line::Slow { process, from, until } => evidence.faults.push(Fault {
-                    what: "a batch that took longer than its lease",
-                    process: Some(process),
-                    explains: true,
-                    from,
-                    until,
-                    lease: 0,
-                    recovery: 0,
-                }),
-                Line::Held { process, from, until } => evidence.faults.push(Fault {
-                    what: "a handler's transaction that was open for long",
-                    process: (!has_one_writer).then_some(process),
-                    explains: true,
-                    from,
-                    until,
-                    lease: 0,
-                    recovery: 0,
-                }),
+                Line::Starved { process, from, until } => {
+                    let what = "a process that was not given the processor";
+                    evidence.faults.push(noticed(what, Some(process), from, until));
+                }
+                Line::Slow { process, from, until } => {
+                    let what = "a batch that took longer than its lease";
+                    evidence.faults.push(noticed(what, Some(process), from, until));
+                }
+                Line::Held { process, from, until } => {
+                    let what = "a handler's transaction that was open for long";
+                    let process = (!has_one_writer).then_some(process);
+                    evidence.faults.push(noticed(what, process, from, until));
+                }
                 Line::KilledAt(_) | Line::Ready => {}
             }
         }
     }
     Ok(evidence)
+}
+
+/// What nobody did, but a process noticed: it explains what comes again, and nothing has to recover from it.
+const fn noticed(what: &'static str, process: Option<u32>, from: u64, until: u64) -> Fault {
+    Fault { what, process, explains: true, from, until, lease: 0, recovery: 0 }
 }
 
 async fn dead_letters<DB: Ground>(pool: &Pool<DB>, tables: &Tables) -> Result<Vec<DeadLetter>> {

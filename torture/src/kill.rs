@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -40,7 +40,7 @@ impl Fuse {
         let is_it = point == self.point && self.left.fetch_sub(1, Ordering::SeqCst) == 1;
         if is_it {
             self.pen.write(&[Line::KilledAt(point.to_owned())]).ok();
-            kill(Pid::this(), Signal::SIGKILL).context("cannot kill itself").ok();
+            kill(Pid::this(), Signal::SIGKILL).ok();
         }
     }
 }

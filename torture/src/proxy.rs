@@ -4,7 +4,7 @@
 use std::{
     net::SocketAddr,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
@@ -51,7 +51,7 @@ pub enum Cut {
 /// What all connections know.
 struct Shared {
     wire: Wire,
-    server: Mutex<SocketAddr>,
+    server: SocketAddr,
     weather: watch::Sender<Weather>,
     /// Changes when all connections are to be reset.
     resets: watch::Sender<u32>,
@@ -71,7 +71,7 @@ impl Proxy {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             wire,
-            server: Mutex::new(server),
+            server,
             weather: watch::Sender::new(Weather::Fair),
             resets: watch::Sender::new(0),
             before: AtomicU32::new(0),
@@ -139,8 +139,7 @@ impl Shared {
     /// Forwards until either side ends or the connection is cut; then both are closed.
     async fn serve(&self, client: TcpStream) {
         let mut resets = self.resets.subscribe();
-        let address = *self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        let Ok(server) = TcpStream::connect(address).await else { return };
+        let Ok(server) = TcpStream::connect(self.server).await else { return };
         for stream in [&client, &server] {
             stream.set_nodelay(true).ok();
             // Closing it without a word is what a reset is.

@@ -155,13 +155,11 @@ impl Call<'_> {
         self.scribe.pen.write(&[Line::Abandoned { process, call: self.number }]).ok();
     }
 
-    /// Why this call rejects: it names itself first.
-    fn reason(&self, whim: Whim) -> String {
-        let own = format!("{}.{} rejects", self.scribe.circumstances.process, self.number);
-        match whim {
-            Whim::Nonsense => format!("{own}\0{}", "\u{1F4A3}".repeat(300_000)),
-            _ => own,
-        }
+    /// Why this call rejects: it names itself first. Who misbehaves goes on for more than a megabyte, with what no text may have.
+    fn reason(&self) -> String {
+        let Circumstances { process, setup, .. } = &self.scribe.circumstances;
+        let own = format!("{process}.{} rejects", self.number);
+        if setup.misbehaves { format!("{own}\0{}", "\u{1F4A3}".repeat(300_000)) } else { own }
     }
 
     fn handling(&self, message: &OutboxMessage, whim: Whim) -> Handling {
@@ -249,7 +247,7 @@ impl LeasedHandler for Scribe {
                 return result;
             }
             match whim {
-                Whim::Reject => batch.reject(call.reason(whim)),
+                Whim::Reject => batch.reject(call.reason()),
                 Whim::Nonsense => {
                     batch.ack_chunk(usize::MAX);
                     batch.ack();
@@ -288,7 +286,7 @@ where
                 Whim::Reject if msgs.len() > 1 => {
                     return HandlerResult::Retry { reason: "one of them is to be rejected".to_owned() };
                 }
-                Whim::Reject => return HandlerResult::Reject { reason: call.reason(whim) },
+                Whim::Reject => return HandlerResult::Reject { reason: call.reason() },
                 // Fails, and on PostgreSQL the transaction with it: then what follows cannot be a success, whatever it says.
                 Whim::Nonsense => {
                     assert!(conn.execute("SELECT nonsense").await.is_err(), "nonsense was executed");
