@@ -5,7 +5,7 @@ use anyhow::Result;
 use posthaste::Backend;
 use serde::{Deserialize, Serialize};
 use sqlx::{
-    MySql, Pool, Postgres, QueryBuilder, Row, Sqlite, Transaction,
+    Connection, MySql, Pool, Postgres, QueryBuilder, Row, Sqlite, Transaction,
     mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlSslMode},
     postgres::{PgConnectOptions, PgPoolOptions, PgSslMode},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions},
@@ -40,8 +40,14 @@ impl Isolation {
 
 /// A kind of database to torture an outbox on.
 pub trait Ground: Backend {
+    fn options(url: &str) -> Result<<Self::Connection as Connection>::Options>;
     /// A pool of so many connections.
     fn pool(url: &str, most: u32) -> impl Future<Output = Result<Pool<Self>>> + Send;
+    /// From now on, its connections are to this server.
+    fn lead_to(pool: &Pool<Self>, url: &str) -> Result<()> {
+        pool.set_connect_options(Self::options(url)?);
+        Ok(())
+    }
     /// The ledger and the effects, empty.
     fn make_tables(pool: &Pool<Self>) -> impl Future<Output = Result<()>> + Send;
     fn begin(
@@ -179,9 +185,13 @@ ground! {
     number: "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     ledger: "INSERT INTO torture_ledger VALUES ($1, $2)",
 
-    async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
+    fn options(url: &str) -> Result<PgConnectOptions> {
         let options: PgConnectOptions = url.parse()?;
-        let options = options.ssl_mode(PgSslMode::Disable);
+        Ok(options.ssl_mode(PgSslMode::Disable))
+    }
+
+    async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
+        let options = Self::options(url)?;
         Ok(PgPoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE).connect_with(options).await?)
     }
 
@@ -208,9 +218,13 @@ ground! {
     number: "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
     ledger: "INSERT INTO torture_ledger VALUES (?, ?)",
 
-    async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
+    fn options(url: &str) -> Result<MySqlConnectOptions> {
         let options: MySqlConnectOptions = url.parse()?;
-        let options = options.ssl_mode(MySqlSslMode::Disabled);
+        Ok(options.ssl_mode(MySqlSslMode::Disabled))
+    }
+
+    async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
+        let options = Self::options(url)?;
         Ok(MySqlPoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE).connect_with(options).await?)
     }
 
@@ -241,12 +255,14 @@ ground! {
     number: "INTEGER PRIMARY KEY AUTOINCREMENT",
     ledger: "INSERT INTO torture_ledger VALUES (?, ?)",
 
-    async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
+    fn options(url: &str) -> Result<SqliteConnectOptions> {
         let options: SqliteConnectOptions = url.parse()?;
-        let options = options
-            .create_if_missing(true)
-            .journal_mode(SqliteJournalMode::Wal)
-            .busy_timeout(Duration::from_secs(10));
+        let options = options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal);
+        Ok(options.busy_timeout(Duration::from_secs(10)))
+    }
+
+    async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
+        let options = Self::options(url)?;
         Ok(SqlitePoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE).connect_with(options).await?)
     }
 

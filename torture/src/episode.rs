@@ -75,7 +75,6 @@ pub struct Episode<'s, 'r, DB: Ground> {
     plan: &'s Plan,
     rng: Rng,
     tables: Tables,
-    prefix: String,
     folder: PathBuf,
     posts: Vec<Post>,
     /// Kill points that were not reached yet, by those who can reach them.
@@ -94,7 +93,6 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
     pub fn new(stage: &'s mut Stage<'r, DB>, plan: &'s Plan) -> Result<Self> {
         let folder = stage.folder.join(format!("episode-{}", plan.number));
         std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let prefix = format!("t{}_", plan.number);
         let post = |role| Post { role, process: None, not_before: 0, resume_at: None };
         let workers = (0..plan.workers).map(|_| post(Role::Worker));
         let posts = workers.chain((0..plan.producers).map(|_| post(Role::Producer))).collect();
@@ -107,8 +105,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         };
         Ok(Self {
             rng: Rng::with_seed(stage.seed ^ u64::from(plan.number)),
-            tables: Tables::default().prefix(&prefix)?,
-            prefix,
+            tables: plan.tables()?,
             folder,
             posts,
             worker_points: points(Role::Worker),
@@ -202,7 +199,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             role,
             process,
             url: self.stage.url.to_owned(),
-            prefix: self.prefix.clone(),
+            prefix: self.plan.prefix(),
             shape: self.plan.shape.clone(),
             history: self.folder.join(format!("{process}.history")),
             kill_at,
@@ -221,6 +218,17 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
                 return Ok(());
             }
             tokio::time::sleep(LOOK.min(Duration::from_micros(left))).await;
+        }
+    }
+
+    /// Waits for something that takes its time, and looks after the processes meanwhile.
+    async fn meanwhile(&mut self, doing: impl Future<Output = Result<()>>) -> Result<()> {
+        let mut doing = std::pin::pin!(doing);
+        loop {
+            tokio::select! {
+                done = &mut doing => return done,
+                () = tokio::time::sleep(LOOK) => self.look_after().await?,
+            }
         }
     }
 
@@ -383,9 +391,18 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             Deed::Starters => self.starters().await?,
             Deed::Crash => {
                 let from = now();
-                self.stage.server.context("there is no server to crash")?.crash().await?;
+                self.meanwhile(self.stage.server.context("there is no server to crash")?.crash()).await?;
                 self.counts.crashes += 1;
                 self.everywhere("a crash of the server", from);
+            }
+            Deed::Promote { both_for_ms } => {
+                let from = now();
+                let server = self.stage.server.context("there is no server to replace")?;
+                self.meanwhile(server.replace(both_for_ms)).await?;
+                DB::lead_to(self.stage.pool, &server.url())?;
+                self.stage.proxy.context("there is no proxy")?.lead_to(server.address()?);
+                self.counts.promotions += 1;
+                self.everywhere("a promotion of the standby", from);
             }
             Deed::FillDisk { ms } => {
                 let (from, ballast) = (now(), self.stage.disk.context("there is no disk to fill")?.fill()?);

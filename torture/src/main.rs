@@ -125,9 +125,13 @@ impl Options {
 
     /// Those that were asked for, or all that the database can have.
     fn kinds(&self) -> Result<Vec<Kind>> {
-        let fits = |kind: &Kind| self.db.wire().is_some() || !kind.needs_server();
+        let fits = |kind: &Kind| match kind {
+            Kind::Promote => matches!(self.db, Database::Postgres),
+            _ => self.db.wire().is_some() || !kind.needs_server(),
+        };
         if let Some(kind) = self.faults.iter().find(|kind| !fits(kind)) {
-            bail!("--faults {kind:?}: SQLite has no server");
+            let kind = kind.to_possible_value().map_or_else(String::new, |kind| kind.get_name().to_owned());
+            bail!("--faults {kind}: {} cannot have this one; leave it out", self.db.name());
         }
         let is_root = nix::unistd::geteuid().is_root();
         if self.faults.contains(&Kind::Disk) && !is_root {

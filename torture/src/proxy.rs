@@ -51,7 +51,7 @@ pub enum Cut {
 /// What all connections know.
 struct Shared {
     wire: Wire,
-    server: SocketAddr,
+    server: watch::Sender<SocketAddr>,
     weather: watch::Sender<Weather>,
     /// Changes when all connections are to be reset.
     resets: watch::Sender<u32>,
@@ -71,7 +71,7 @@ impl Proxy {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             wire,
-            server,
+            server: watch::Sender::new(server),
             weather: watch::Sender::new(Weather::Fair),
             resets: watch::Sender::new(0),
             before: AtomicU32::new(0),
@@ -110,6 +110,11 @@ impl Proxy {
         self.shared.weather.send_replace(weather);
     }
 
+    /// From now on there is another server behind it.
+    pub fn lead_to(&self, server: SocketAddr) {
+        self.shared.server.send_replace(server);
+    }
+
     /// Resets all connections that there are.
     pub fn reset(&self) {
         self.shared.resets.send_modify(|count| *count += 1);
@@ -139,7 +144,8 @@ impl Shared {
     /// Forwards until either side ends or the connection is cut; then both are closed.
     async fn serve(&self, client: TcpStream) {
         let mut resets = self.resets.subscribe();
-        let Ok(server) = TcpStream::connect(self.server).await else { return };
+        let server = *self.server.borrow();
+        let Ok(server) = TcpStream::connect(server).await else { return };
         for stream in [&client, &server] {
             stream.set_nodelay(true).ok();
             // Closing it without a word is what a reset is.

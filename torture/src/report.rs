@@ -15,6 +15,8 @@ pub struct Counts {
     pub point_kills: u64,
     pub producer_kills: u64,
     pub crashes: u64,
+    /// Times that a standby took over.
+    pub promotions: u64,
     pub cuts: u64,
     pub pauses: u64,
     pub clock_jumps: u64,
@@ -32,6 +34,7 @@ impl Counts {
         self.point_kills += other.point_kills;
         self.producer_kills += other.producer_kills;
         self.crashes += other.crashes;
+        self.promotions += other.promotions;
         self.cuts += other.cuts;
         self.pauses += other.pauses;
         self.clock_jumps += other.clock_jumps;
@@ -70,13 +73,14 @@ impl Report {
             verdict.messages, self.episodes, self.seconds, self.seed
         );
         println!(
-            "done: {} kills of workers and {} of producers ({} at {} kill points), {} crashes, {} sessions ended, {} cuts at COMMIT, \
+            "done: {} kills of workers and {} of producers ({} at {} kill points), {} crashes, {} promotions, {} sessions ended, {} cuts at COMMIT, \
              {} times bad weather, {} pauses, {} clock jumps, {} times a full disk, {} stops, {} times 8 starters",
             counts.kills,
             counts.producer_kills,
             counts.point_kills,
             self.kill_points.len(),
             counts.crashes,
+            counts.promotions,
             counts.sessions,
             counts.cuts,
             counts.weathers,

@@ -1,7 +1,6 @@
 //! A run: a server, a proxy before it, and episode after episode until there was enough.
 
 use std::{
-    net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -48,12 +47,13 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     };
     let (url, proxy) = match (&server, options.db.wire()) {
         (Some(server), Some(wire)) => {
-            let proxy = Proxy::before(wire, address(&server.url)?).await?;
-            (server.url.replace(&port(&server.url)?, &format!(":{}/", proxy.address.port())), Some(proxy))
+            let (address, url) = (server.address()?, server.url());
+            let proxy = Proxy::before(wire, address).await?;
+            (url.replace(&address.to_string(), &proxy.address.to_string()), Some(proxy))
         }
         _ => (format!("sqlite://{}", place.join("torture.db").display()), None),
     };
-    let pool = DB::pool(server.as_ref().map_or(&url, |server| &server.url), CONNECTIONS).await?;
+    let pool = DB::pool(&server.as_ref().map_or_else(|| url.clone(), Server::url), CONNECTIONS).await?;
     let mut stage = Stage {
         pool: &pool,
         url: &url,
@@ -89,7 +89,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
             break;
         }
         std::fs::remove_dir_all(folder.join(format!("episode-{}", plan.number))).ok();
-        DB::flush(&pool).await?;
+        episode_is_over::<DB>(&pool, &plan).await?;
         if now() >= deadline {
             break;
         }
@@ -119,6 +119,12 @@ fn plans(options: &Options, seed: u64, kinds: &[Kind]) -> Result<Box<dyn Iterato
         _ => u32::MAX,
     };
     Ok(Box::new((0..count).map(move |number| Ok(Plan::draw(seed, number, &modes, &kinds)))))
+}
+
+/// Nothing is left of it that would make the next one longer.
+async fn episode_is_over<DB: Ground>(pool: &Pool<DB>, plan: &Plan) -> Result<()> {
+    posthaste::drop_tables(pool, &plan.tables()?).await?;
+    DB::flush(pool).await
 }
 
 fn progress(plan: &Plan, report: &Report) {
@@ -154,17 +160,4 @@ async fn keep<DB: Ground>(
         bail!("the database in {} could not be kept", from.display());
     }
     Ok(folder.display().to_string())
-}
-
-/// `:5432/` of a URL.
-fn port(url: &str) -> Result<String> {
-    let address = address(url)?;
-    Ok(format!(":{}/", address.port()))
-}
-
-/// A private server is on loopback, and its URL has a port.
-fn address(url: &str) -> Result<SocketAddr> {
-    let authority = url.split("://").nth(1).and_then(|rest| rest.split('/').next()).context("not a URL")?;
-    let host = authority.rsplit('@').next().unwrap_or(authority);
-    host.parse().with_context(|| format!("{host} is no address"))
 }

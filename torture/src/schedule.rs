@@ -1,7 +1,9 @@
 //! What is done to an episode, and when. All of it is drawn from the seed, and written down before it begins.
 
+use anyhow::Result;
 use clap::ValueEnum;
 use fastrand::Rng;
+use posthaste::Tables;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -28,6 +30,8 @@ pub enum Kind {
     Handler,
     /// The server crashes and starts again
     Crash,
+    /// The server is lost for good, and its synchronous standby takes over (PostgreSQL)
+    Promote,
     /// Sessions are ended by the server
     Session,
     /// Connections are cut at their COMMIT
@@ -43,7 +47,7 @@ pub enum Kind {
 impl Kind {
     /// Those that need a server.
     pub const fn needs_server(self) -> bool {
-        matches!(self, Self::Crash | Self::Session | Self::Cut | Self::Network)
+        matches!(self, Self::Crash | Self::Promote | Self::Session | Self::Cut | Self::Network)
     }
 }
 
@@ -66,6 +70,10 @@ pub enum Deed {
     },
     Starters,
     Crash,
+    Promote {
+        /// How long the server and its standby are there together.
+        both_for_ms: u64,
+    },
     FillDisk {
         ms: u64,
     },
@@ -96,6 +104,7 @@ impl Deed {
             Self::Stop { .. } => Kind::Stop,
             Self::Starters => Kind::Starters,
             Self::Crash => Kind::Crash,
+            Self::Promote { .. } => Kind::Promote,
             Self::FillDisk { .. } => Kind::Disk,
             Self::Clock { .. } => Kind::Clock,
             Self::Sessions { .. } => Kind::Session,
@@ -133,11 +142,22 @@ pub const KILLS: usize = 10;
 const CUTS: u32 = 25;
 /// How often processes are killed at every kill point.
 const POINTS_EVERY: u32 = 10;
+/// How often a standby takes over; it takes seconds to make one.
+const PROMOTES_EVERY: u32 = 3;
 
 /// Long enough for whatever came before to be over, if leases are short.
 const CALM: u64 = 3300;
 
 impl Plan {
+    /// Of its outbox's tables.
+    pub fn prefix(&self) -> String {
+        format!("t{}_", self.number)
+    }
+
+    pub fn tables(&self) -> Result<Tables> {
+        Ok(Tables::default().prefix(&self.prefix())?)
+    }
+
     pub fn draw(seed: u64, number: u32, modes: &[Mode], kinds: &[Kind]) -> Self {
         let mut rng = Rng::with_seed(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(number.into()));
         // In turn: each mode by itself, then all of them.
@@ -150,6 +170,9 @@ impl Plan {
         let points = kinds.contains(&Kind::Point) && (is_first || number.is_multiple_of(POINTS_EVERY));
         let (workers, producers) = (rng.usize(if points { 3 } else { 1 }..=4), 2);
         let mut deeds = deeds(&mut rng, workers, producers);
+        if number.is_multiple_of(PROMOTES_EVERY) {
+            deeds.push(Deed::Promote { both_for_ms: 300 + u64::from(number) * 97 % 1200 });
+        }
         deeds.retain(|deed| kinds.contains(&deed.kind()));
         rng.shuffle(&mut deeds);
         let steps = deeds.into_iter().map(|deed| {

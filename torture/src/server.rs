@@ -2,9 +2,11 @@
 
 use std::{
     ffi::OsString,
+    net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Output},
+    sync::{Mutex, PoisonError},
 };
 
 use anyhow::{Context, Result, bail};
@@ -15,7 +17,8 @@ pub struct Server {
     pub folder: PathBuf,
     /// The file that its clock is read from.
     clock: PathBuf,
-    pub url: String,
+    /// Another one after it was replaced.
+    url: Mutex<String>,
 }
 
 impl Server {
@@ -26,20 +29,40 @@ impl Server {
         std::fs::create_dir(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         // The server is run as another user, who must get there.
         std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755))?;
-        let mut server = Self { xtask, folder, clock: clock.to_owned(), url: String::new() };
+        let server = Self { xtask, folder, clock: clock.to_owned(), url: Mutex::default() };
         let printed = server.xtask(&["up", "--db", database])?;
-        server.url = printed.split('\'').nth(1).context("xtask names no URL")?.to_owned();
+        server.note_url(&printed)?;
         Ok(server)
+    }
+
+    pub fn url(&self) -> String {
+        self.url.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A private server is on loopback, and its URL has a port.
+    pub fn address(&self) -> Result<SocketAddr> {
+        let url = self.url();
+        let authority = url.split("://").nth(1).and_then(|rest| rest.split('/').next()).context("not a URL")?;
+        let host = authority.rsplit('@').next().unwrap_or(authority);
+        host.parse().with_context(|| format!("{host} is no address"))
+    }
+
+    fn note_url(&self, printed: &str) -> Result<()> {
+        let url = printed.split('\'').nth(1).context("xtask names no URL")?;
+        url.clone_into(&mut self.url.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(())
     }
 
     /// Ends it as a crash would, and starts it again with its data.
     pub async fn crash(&self) -> Result<()> {
-        let mut command = tokio::process::Command::from(self.command(&["restart"]));
-        let output = command.output().await.context("cannot run xtask")?;
-        if !output.status.success() {
-            bail!("the server did not start again: {}", String::from_utf8_lossy(&output.stderr).trim());
-        }
+        self.xtask_meanwhile(&["restart"]).await.context("the server did not start again")?;
         Ok(())
+    }
+
+    /// Gives it a standby that has all that is committed, ends it for good, and puts the standby in its place.
+    pub async fn replace(&self, both_for_ms: u64) -> Result<()> {
+        let printed = self.xtask_meanwhile(&["promote", "--both-for", &both_for_ms.to_string()]).await;
+        self.note_url(&printed.context("the standby did not take over")?)
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
@@ -53,12 +76,20 @@ impl Server {
     }
 
     fn xtask(&self, arguments: &[&str]) -> Result<String> {
-        let output = self.command(arguments).output().context("cannot run xtask")?;
-        if !output.status.success() {
-            bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
-        }
-        Ok(String::from_utf8(output.stdout)?)
+        printed(self.command(arguments).output().context("cannot run xtask")?)
     }
+
+    async fn xtask_meanwhile(&self, arguments: &[&str]) -> Result<String> {
+        let mut command = tokio::process::Command::from(self.command(arguments));
+        printed(command.output().await.context("cannot run xtask")?)
+    }
+}
+
+fn printed(output: Output) -> Result<String> {
+    if !output.status.success() {
+        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 impl Drop for Server {

@@ -11,7 +11,7 @@ mod servers;
 mod test;
 mod torture;
 
-use std::{ffi::OsString, process::ExitCode};
+use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 use servers::ServerOptions;
@@ -52,6 +52,12 @@ enum ServersCommand {
     Down,
     /// Stop the servers that `up` started as a crash would, and start them again with their data
     Restart,
+    /// Give the PostgreSQL that `up` started a synchronous standby, end it as a crash would, let the standby take over, and print its URL
+    Promote {
+        /// How many milliseconds both run before that
+        #[arg(long, value_name = "MS", default_value = "0")]
+        both_for: u64,
+    },
     /// List the servers that `up` started; exit code 1 if one of them is gone
     Status,
     /// Start servers for one command, with their URLs in its environment, and stop them when it ends
@@ -75,6 +81,9 @@ fn main() -> ExitCode {
         Command::Servers(ServersCommand::Up(options)) => servers::up(&options),
         Command::Servers(ServersCommand::Down) => servers::down(),
         Command::Servers(ServersCommand::Restart) => servers::restart(),
+        Command::Servers(ServersCommand::Promote { both_for }) => {
+            servers::promote(Duration::from_millis(both_for))
+        }
         Command::Servers(ServersCommand::Status) => servers::status(),
         Command::Servers(ServersCommand::Run { options, command }) => servers::run(&options, &command),
     });

@@ -21,6 +21,8 @@ const PASS_THROUGH: u32 = 0o711;
 const TEMPORARY_PREFIX: &str = "posthaste-run-";
 /// Where Linux keeps files in memory.
 const MEMORY: &str = "/dev/shm";
+/// The log of a server.
+const LOG: &str = "log";
 
 /// A folder for servers, with a place for each.
 pub struct Home {
@@ -38,11 +40,22 @@ pub struct Home {
 pub struct Place {
     ours: PathBuf,
     pub theirs: PathBuf,
+    log: &'static str,
 }
 
 impl Place {
+    /// What it is called in its home.
+    pub fn name(&self) -> String {
+        self.ours.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
     pub fn log(&self) -> PathBuf {
-        self.ours.join("log")
+        self.ours.join(self.log)
+    }
+
+    /// The same one, for a program beside the server: that has a log of its own.
+    pub fn beside(&self) -> Self {
+        Self { ours: self.ours.clone(), theirs: self.theirs.clone(), log: "log-beside" }
     }
 
     pub fn start_file(&self) -> PathBuf {
@@ -87,14 +100,14 @@ impl Home {
 
     /// A fresh place for a server.
     pub fn place(&self, database: Database) -> Result<Place> {
-        self.clear(database)?;
+        self.clear(database.name())?;
         self.place_named(database.name())
     }
 
     /// The place of a server that has been there before, with its data.
-    pub fn existing_place(&self, database: Database) -> Place {
-        let ours = self.path.join(database.name());
-        Place { theirs: ours.join("server"), ours }
+    pub fn existing_place(&self, name: &str) -> Place {
+        let ours = self.path.join(name);
+        Place { theirs: ours.join("server"), ours, log: LOG }
     }
 
     pub fn place_named(&self, name: &str) -> Result<Place> {
@@ -107,12 +120,12 @@ impl Home {
                 .or_cannot(|| format!("give {} to {}", theirs.display(), user.name))?;
         }
         process::check_reachable(&theirs)?;
-        Ok(Place { ours, theirs })
+        Ok(Place { ours, theirs, log: LOG })
     }
 
     /// Removes a server's place, if there is one.
-    pub fn clear(&self, database: Database) -> Result<()> {
-        let ours = self.path.join(database.name());
+    pub fn clear(&self, name: &str) -> Result<()> {
+        let ours = self.path.join(name);
         match fs::remove_dir_all(&ours) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 Err(error).or_cannot(|| format!("remove {}", ours.display()))

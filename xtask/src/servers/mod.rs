@@ -15,12 +15,14 @@ mod postgres;
 mod private_copy;
 mod process;
 mod registry;
+mod standby;
 mod version;
 
 use std::{collections::BTreeMap, ffi::OsString, path::Path, process::Command, thread};
 
 use clap::Args;
 
+pub use self::standby::promote;
 use self::{
     home::{Home, Place},
     pgbouncer::Pgbouncer,
@@ -241,7 +243,7 @@ fn start(
     for ((engine, port, place), initialised) in prepared.into_iter().zip(initialised) {
         let server = initialised.and_then(|()| Server::start(&**engine, &place, port, lifetime, spawned));
         if server.is_err() {
-            home.clear(engine.database())?;
+            home.clear(engine.database().name())?;
         }
         servers.push((engine.database(), server));
     }
@@ -345,7 +347,7 @@ pub fn restart() -> Result<()> {
     for record in &mut records {
         record.stop()?;
         if let Some(engine) = locate(record.database)? {
-            let (place, port) = (home.existing_place(record.database), Port::Given(record.port));
+            let (place, port) = (home.existing_place(&record.place), Port::Given(record.port));
             let server = Server::start(&*engine, &place, port, Lifetime::UntilDown, &mut |_| Ok(()))?;
             *record = server.record.clone();
             server.leave_running();

@@ -21,7 +21,7 @@ const DEBIAN_VERSIONS: &str = "/usr/lib/postgresql";
 const NO_MAIN_CLUSTER: &str = "/etc/postgresql-common/createcluster.d/posthaste-no-main-cluster.conf";
 
 pub struct Postgres {
-    bin: PathBuf,
+    pub(super) bin: PathBuf,
     version: String,
 }
 

@@ -33,12 +33,21 @@ pub struct Record {
     started: u64,
     pub port: u16,
     pub url: String,
+    /// The name of its place in the servers' home.
+    pub place: String,
 }
 
 impl Record {
-    pub fn new(database: Database, version: &str, pid: u32, port: u16, url: String) -> Self {
+    pub fn new(
+        database: Database,
+        version: &str,
+        pid: u32,
+        port: u16,
+        url: String,
+        place: String,
+    ) -> Self {
         let started = start_time(pid).unwrap_or_default();
-        Self { database, version: version.to_owned(), pid, started, port, url }
+        Self { database, version: version.to_owned(), pid, started, port, url, place }
     }
 
     /// Whether the very process that was started is still running.
