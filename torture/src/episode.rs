@@ -40,6 +40,8 @@ const STANDSTILL: u64 = seconds(45);
 const PATIENCE: u64 = seconds(3);
 /// When so much went wrong that nobody foresaw, there is no use in going on.
 const MOST_ODDITIES: usize = 10;
+/// How often to say how far it is.
+const SAY_AFTER: u64 = seconds(10);
 /// How many processes start at once.
 const STARTERS: usize = 8;
 
@@ -124,9 +126,14 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
     pub async fn play(&mut self, deadline: u64) -> Result<Evidence> {
         DB::make_tables(self.stage.pool).await?;
         self.make_outbox().await?;
-        for step in &self.plan.steps {
+        let (mut said, steps) = (now(), self.plan.steps.len());
+        for (done, step) in self.plan.steps.iter().enumerate() {
             if now() > deadline {
                 break;
+            }
+            if now() > said + SAY_AFTER {
+                said = now();
+                eprintln!("torture: in episode {}, {done} of {steps} deeds are done", self.plan.number);
             }
             self.rest(step.after).await?;
             self.carry_out(step.deed).await?;

@@ -42,7 +42,8 @@ impl Server {
     /// A private server is on loopback, and its URL has a port.
     pub fn address(&self) -> Result<SocketAddr> {
         let url = self.url();
-        let authority = url.split("://").nth(1).and_then(|rest| rest.split('/').next()).context("not a URL")?;
+        let authority =
+            url.split("://").nth(1).and_then(|rest| rest.split('/').next()).context("not a URL")?;
         let host = authority.rsplit('@').next().unwrap_or(authority);
         host.parse().with_context(|| format!("{host} is no address"))
     }

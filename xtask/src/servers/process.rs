@@ -80,7 +80,8 @@ impl Server {
             .process_group(0)
             .spawn()
             .or_cannot(|| format!("start {database}"))?;
-        let record = Record::new(database, engine.version(), child.id(), port, engine.url(port), place.name());
+        let record =
+            Record::new(database, engine.version(), child.id(), port, engine.url(port), place.name());
         Ok(Self { record, child: Some(child) })
     }
 

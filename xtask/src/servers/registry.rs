@@ -38,14 +38,7 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn new(
-        database: Database,
-        version: &str,
-        pid: u32,
-        port: u16,
-        url: String,
-        place: String,
-    ) -> Self {
+    pub fn new(database: Database, version: &str, pid: u32, port: u16, url: String, place: String) -> Self {
         let started = start_time(pid).unwrap_or_default();
         Self { database, version: version.to_owned(), pid, started, port, url, place }
     }

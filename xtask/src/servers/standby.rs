@@ -26,13 +26,18 @@ const MOST_LOOKS: u32 = 600;
 
 /// Fails unless the standby is connected as it says.
 fn is_connected_as(how: &str) -> String {
-    format!("DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_stat_replication WHERE {how}) THEN RAISE 'not yet'; END IF; END $$")
+    format!(
+        "DO $$ BEGIN IF NOT EXISTS (SELECT FROM pg_stat_replication WHERE {how}) THEN RAISE 'not yet'; END IF; END $$"
+    )
 }
 
 /// `cargo xtask servers promote`
 pub fn promote(both_for: Duration) -> Result<()> {
     let home = Home::permanent()?;
     let mut records = registry::read()?;
+    if records.is_empty() {
+        home.remove()?;
+    }
     let is_postgres = |record: &Record| record.database == Database::Postgres && record.is_alive();
     let at = records.iter().position(is_postgres).ok_or_else(|| {
         Failure::CannotRun(
@@ -45,9 +50,8 @@ pub fn promote(both_for: Duration) -> Result<()> {
     let place = home.place_named(name)?;
     standby.initialise(&place)?;
     // Written down as soon as there is a process: whatever happens to this one, `down` finds it.
-    let mut write_down = |record: &Record| {
-        registry::write(&records.iter().chain([record]).cloned().collect::<Vec<_>>())
-    };
+    let mut write_down =
+        |record: &Record| registry::write(&records.iter().chain([record]).cloned().collect::<Vec<_>>());
     let server = Server::start(&standby, &place, Port::Any, Lifetime::UntilDown, &mut write_down)?;
     standby.let_primary_wait_for_it(&place)?;
     sleep(both_for);
@@ -73,7 +77,10 @@ impl Standby {
     fn let_primary_wait_for_it(&self, place: &Place) -> Result<()> {
         // Connected first: with nobody to wait for, every commit would hang.
         self.await_on_primary(place, &is_connected_as("state = 'streaming'"))?;
-        self.on_primary(place, &["ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"])?;
+        self.on_primary(
+            place,
+            &["ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"],
+        )?;
         self.await_on_primary(place, &is_connected_as("sync_state = 'sync'"))
     }
 
@@ -94,7 +101,8 @@ impl Standby {
     fn on_primary(&self, place: &Place, statements: &[&str]) -> Result<()> {
         let mut command = self.program("psql");
         command.extend(["--no-psqlrc", "--quiet", "--dbname", &self.primary.url].map(Into::into));
-        command.extend(statements.iter().flat_map(|statement| ["--command".into(), OsString::from(statement)]));
+        command
+            .extend(statements.iter().flat_map(|statement| ["--command".into(), OsString::from(statement)]));
         process::prepare(&command, &place.beside(), "make the standby a synchronous one")
     }
 
@@ -123,7 +131,8 @@ impl Engine for Standby {
 
     fn initialise(&self, place: &Place) -> Result<()> {
         let mut command = self.program("pg_basebackup");
-        command.extend(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--dbname"].map(Into::into));
+        command
+            .extend(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--dbname"].map(Into::into));
         command.extend([self.primary.url.clone().into(), "--pgdata".into(), place.data().into()]);
         process::prepare(&command, place, "copy the PostgreSQL cluster")
     }

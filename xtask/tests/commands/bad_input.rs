@@ -135,6 +135,16 @@ fn a_port_for_a_server_that_is_not_started_or_the_same_port_twice() {
 }
 
 #[test]
+fn a_standby_of_nothing() {
+    let world = World::new();
+    refused(
+        &world,
+        &mut world.xtask(&["servers", "promote"]),
+        &["no PostgreSQL is up", "servers up --db postgres"],
+    );
+}
+
+#[test]
 fn a_server_program_of_another_kind() {
     let world = World::new();
     let bin = world.fake_programs("mysqld", "mysqld  Ver 10.11.14-MariaDB for debian-linux-gnu", &[]);
