@@ -3,7 +3,6 @@
 
 use anyhow::Result;
 use posthaste::Backend;
-use serde::{Deserialize, Serialize};
 use sqlx::{
     Connection, MySql, Pool, Postgres, QueryBuilder, Row, Sqlite, Transaction,
     mysql::{MySqlConnectOptions, MySqlPoolOptions, MySqlSslMode},
@@ -13,28 +12,16 @@ use sqlx::{
 use std::time::Duration;
 
 use crate::{
+    circumstances::Isolation,
     content::Name,
     history::{Fate, Handling},
 };
 
-/// What a producer's transaction is begun with.
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Isolation {
-    ReadCommitted,
-    RepeatableRead,
-    Serializable,
-}
-
-impl Isolation {
-    pub const ALL: [Self; 3] = [Self::ReadCommitted, Self::RepeatableRead, Self::Serializable];
-
-    const fn words(self) -> &'static str {
-        match self {
-            Self::ReadCommitted => "READ COMMITTED",
-            Self::RepeatableRead => "REPEATABLE READ",
-            Self::Serializable => "SERIALIZABLE",
-        }
+const fn words(isolation: Isolation) -> &'static str {
+    match isolation {
+        Isolation::ReadCommitted => "READ COMMITTED",
+        Isolation::RepeatableRead => "REPEATABLE READ",
+        Isolation::Serializable => "SERIALIZABLE",
     }
 }
 
@@ -196,7 +183,7 @@ ground! {
     }
 
     async fn begin(pool: &Pool<Self>, isolation: Isolation) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        let begin = format!("BEGIN ISOLATION LEVEL {}", isolation.words());
+        let begin = format!("BEGIN ISOLATION LEVEL {}", words(isolation));
         pool.begin_with(sqlx::AssertSqlSafe(begin)).await
     }
 
@@ -229,7 +216,7 @@ ground! {
     }
 
     async fn begin(pool: &Pool<Self>, isolation: Isolation) -> Result<Transaction<'static, Self>, sqlx::Error> {
-        let begin = format!("SET TRANSACTION ISOLATION LEVEL {}; START TRANSACTION", isolation.words());
+        let begin = format!("SET TRANSACTION ISOLATION LEVEL {}; START TRANSACTION", words(isolation));
         pool.begin_with(sqlx::AssertSqlSafe(begin)).await
     }
 

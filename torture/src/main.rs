@@ -1,15 +1,11 @@
 //! The worst day of an outbox, over and over: producers and workers in processes of their own, a nemesis that kills, pauses, cuts and
 //! crashes by a plan that follows from a seed, and a judge of what was delivered. `cargo xtask torture` starts it.
 
-mod circumstances;
-mod clock;
-mod content;
 mod database;
 mod disk;
 mod episode;
 mod evidence;
 mod faketime;
-mod history;
 mod judge;
 mod kill;
 mod points;
@@ -28,11 +24,9 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use posthaste::LeaseConfig;
+use posthaste_torture_protocol::{AS_PROCESS, FAILED, circumstances, clock, content, history};
 use sqlx::{MySql, Postgres, Sqlite};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, BufReader},
-    signal::unix::{SignalKind, signal},
-};
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::{filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
 
 use crate::{
@@ -40,7 +34,6 @@ use crate::{
     content::Mode,
     database::Ground,
     history::Pen,
-    process::{FAILED, ROLE},
     proxy::Wire,
     report::Report,
     schedule::Kind,
@@ -144,7 +137,7 @@ impl Options {
 }
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).as_deref() == Some(ROLE) {
+    if std::env::args().nth(1).as_deref() == Some(AS_PROCESS) {
         return on_runtime(be_a_process(), || ExitCode::from(FAILED));
     }
     on_runtime(supervise(Options::parse()), || ExitCode::from(2))
@@ -187,12 +180,8 @@ fn print(report: &Report, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// What it is to be comes as a line on standard input; when that is closed, it is to stop.
 async fn be_a_process() -> Result<ExitCode> {
-    let mut stdin = BufReader::new(tokio::io::stdin());
-    let mut line = String::new();
-    stdin.read_line(&mut line).await?;
-    let circumstances: Circumstances = serde_json::from_str(&line).context("nobody said what to be")?;
+    let (circumstances, stop) = Circumstances::hear().await?;
     let slow = SlowBatches {
         process: circumstances.process,
         budget: LeaseConfig::of(circumstances.setup.lease()).handler_budget().as_micros().try_into()?,
@@ -200,9 +189,6 @@ async fn be_a_process() -> Result<ExitCode> {
     };
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(LevelFilter::INFO).with(log).with(slow).init();
-    let stop = async move {
-        stdin.read_to_end(&mut Vec::new()).await.ok();
-    };
     let scheme = circumstances.url.split(':').next().unwrap_or_default();
     match scheme {
         "postgres" => be::<Postgres>(circumstances, stop).await?,

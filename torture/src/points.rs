@@ -60,7 +60,8 @@ mod tests {
 
     #[test]
     fn every_kill_point_is_reached_by_somebody() {
-        let shape = Shape { seed: 0, queues: vec![(Mode::Leased, 1), (Mode::Transactional, 1)] };
+        let shape =
+            Shape { seed: 0, queues: vec![(Mode::Leased, 1), (Mode::Transactional, 1)], is_plain: false };
         let roles = [Role::Producer, Role::Starter, Role::Worker];
         let reached: BTreeSet<_> = roles.into_iter().flat_map(|role| of(role, "sqlite", &shape)).collect();
         let mut known: BTreeSet<_> = KillPoint::ALL.iter().map(|point| point.name()).collect();

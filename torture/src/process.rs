@@ -10,6 +10,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use posthaste_torture_protocol::{AS_PROCESS, FAILED};
 use tokio::{
     io::AsyncWriteExt,
     process::{Child, ChildStdin, Command},
@@ -21,9 +22,6 @@ use crate::{
     faketime::Clock,
     history::{self, Line},
 };
-
-/// The argument by which this program is one of its own processes.
-pub const ROLE: &str = "--as-process";
 
 pub struct Process {
     pub circumstances: Circumstances,
@@ -48,9 +46,6 @@ pub enum End {
     Otherwise(ExitStatus),
 }
 
-/// What a process exits with if it could not do what it was for.
-pub const FAILED: u8 = 3;
-
 impl Process {
     /// Starts one; with a clock, if the database has that of whoever asks.
     pub async fn start(circumstances: Circumstances, clock: Option<&Clock>) -> Result<Self> {
@@ -58,7 +53,7 @@ impl Process {
         let log =
             std::fs::File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?;
         let mut child = Command::new(std::env::current_exe()?)
-            .arg(ROLE)
+            .arg(AS_PROCESS)
             // Handlers panic on purpose.
             .env("RUST_BACKTRACE", "0")
             .envs(clock.into_iter().flat_map(Clock::environment))

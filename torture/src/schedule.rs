@@ -165,7 +165,7 @@ impl Plan {
         let is_first = usize::try_from(number).is_ok_and(|number| number <= modes.len());
         let modes = modes.get(turn..=turn).unwrap_or(modes);
         let queues = modes.iter().map(|mode| (*mode, partitions(&mut rng))).collect();
-        let shape = Shape { seed: rng.u64(..), queues };
+        let shape = Shape { seed: rng.u64(..), queues, is_plain: false };
         // They take their time, so not in each.
         let points = kinds.contains(&Kind::Point) && (is_first || number.is_multiple_of(POINTS_EVERY));
         let (workers, producers) = (rng.usize(if points { 3 } else { 1 }..=4), 2);

@@ -12,23 +12,20 @@ use anyhow::Result;
 use fastrand::Rng;
 use posthaste::{
     Batch, HandlerResult, LeaseConfig, LeasedHandler, Outbox, OutboxBuilder, OutboxHandle, OutboxMessage,
-    Partitions, TransactionalHandler, TransactionalMessageHandler,
+    OutboxProfile, Partitions, TransactionalHandler, TransactionalMessageHandler, WorkerTuning,
 };
+use posthaste_torture_protocol::{starving, whim::Whim};
 use sqlx::Executor;
 
 use crate::{
-    circumstances::Circumstances,
+    circumstances::{Circumstances, Setup},
     clock::{millis, now},
     content::{Mode, digest, name_of},
     database::Ground,
-    history::{Fate, Handling, Line, Pen},
+    history::{Handling, Line, Pen},
     kill::Fuse,
 };
 
-/// A thread that wanted to sleep for this long.
-const BEAT: Duration = Duration::from_millis(20);
-/// If it slept for so much longer, others may have taken over what the process had.
-const STARVED: u64 = millis(100);
 /// From when on a transaction of a handler is open for long.
 const LONG: u64 = millis(100);
 
@@ -60,7 +57,7 @@ where
 {
     let setup = &circumstances.setup;
     Fuse::light(circumstances.kill_at.as_ref(), Pen::open(&circumstances.history)?)?;
-    notice_starving(circumstances.process, Pen::open(&circumstances.history)?);
+    starving::notice(circumstances.process, Pen::open(&circumstances.history)?);
     let pool = DB::pool(&circumstances.url, setup.pool).await?;
     let scribe = Arc::new(Scribe {
         pen: Pen::open(&circumstances.history)?,
@@ -68,10 +65,11 @@ where
         calls: AtomicU64::new(0),
         circumstances: circumstances.clone(),
     });
+    let (profile, processor) = tuned(setup);
     let mut builder: OutboxBuilder<DB> = Outbox::builder(pool)
         .table_prefix(&circumstances.prefix)
-        .profile(setup.profile())
-        .processor_tuning(setup.processor())
+        .profile(profile)
+        .processor_tuning(processor)
         .processors(setup.processors)
         .grace(Duration::from_secs(2));
     for (mode, partitions) in &circumstances.shape.queues {
@@ -91,33 +89,17 @@ where
     Ok(builder.start().await?)
 }
 
-/// Writes down when this process was not given the processor for long.
-fn notice_starving(process: u32, pen: Pen) {
-    std::thread::spawn(move || {
-        loop {
-            let from = now();
-            std::thread::sleep(BEAT);
-            let until = now();
-            if until - from > STARVED {
-                pen.write(&[Line::Starved { process, from, until }]).ok();
-            }
-        }
-    });
-}
-
-/// What a handler does with a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Whim {
-    Ack,
-    Reject,
-    Retry,
-    Panic,
-    /// Never returns.
-    Hang,
-    /// Blocks its thread until the lease is over, and then goes on as if nothing were.
-    Block,
-    /// Says what cannot be.
-    Nonsense,
+/// The profile that was drawn, with the batches that were, and little patience after failures: there are many.
+fn tuned(setup: &Setup) -> (OutboxProfile, WorkerTuning) {
+    let profile = match setup.profile.as_str() {
+        "low-latency" => OutboxProfile::low_latency(),
+        "high-throughput" => OutboxProfile::high_throughput(),
+        "auto" => OutboxProfile::auto(),
+        _ => OutboxProfile::default_profile(),
+    };
+    let size = if setup.profile == "auto" { WorkerTuning::ADAPTIVE } else { setup.batch_size };
+    let processor = profile.processor.batch_size(size);
+    (profile, processor.retry_base(Duration::from_millis(50)).retry_max(Duration::from_millis(400)))
 }
 
 struct Scribe {
@@ -175,11 +157,7 @@ impl Call<'_> {
             id: message.id.0,
             name: name_of(&message.payload),
             digest,
-            fate: match whim {
-                Whim::Ack | Whim::Block | Whim::Nonsense => Fate::Done,
-                Whim::Reject => Fate::Rejected,
-                Whim::Retry | Whim::Panic | Whim::Hang => Fate::Failed,
-            },
+            fate: whim.fate(),
         }
     }
 
@@ -207,22 +185,8 @@ impl Scribe {
     }
 
     fn whim(&self, message: &OutboxMessage) -> Whim {
-        let Circumstances { shape, setup, .. } = &self.circumstances;
-        if name_of(&message.payload).is_some_and(|name| shape.is_poison(name)) {
-            return Whim::Reject;
-        }
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
-        match rng.u32(..2000) {
-            0 => Whim::Retry,
-            1 => Whim::Reject,
-            _ if !setup.misbehaves => Whim::Ack,
-            2 => Whim::Panic,
-            3 => Whim::Hang,
-            // Not where it would take the whole run.
-            4 if setup.lease_ms <= 1000 => Whim::Block,
-            5..8 => Whim::Nonsense,
-            _ => Whim::Ack,
-        }
+        Whim::draw(&self.circumstances, name_of(&message.payload), &mut rng)
     }
 }
 

@@ -15,7 +15,7 @@ const LEASE: u64 = 50;
 
 /// An episode in which all is well: 40 transactions one after the other, each message handled a moment after its commit.
 fn well() -> Evidence {
-    let shape = Shape { seed: 5, queues: vec![(Mode::Leased, 2), (Mode::Transactional, 2)] };
+    let shape = Shape { seed: 5, queues: vec![(Mode::Leased, 2), (Mode::Transactional, 2)], is_plain: false };
     let mut evidence = Evidence {
         shape: shape.clone(),
         ledger: Vec::new(),

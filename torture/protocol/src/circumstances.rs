@@ -2,11 +2,12 @@
 
 use std::{path::PathBuf, time::Duration};
 
+use anyhow::{Context, Result};
 use fastrand::Rng;
-use posthaste::{OutboxProfile, WorkerTuning};
 use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
-use crate::{content::Shape, database::Isolation};
+use crate::content::Shape;
 
 /// What a process of an episode is told on its standard input, as one line of JSON.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -15,7 +16,7 @@ pub struct Circumstances {
     /// Its number in the run, which no other process has.
     pub process: u32,
     pub url: String,
-    /// Of the outbox's tables.
+    /// Of the outbox's tables, or of its queues: no other episode has it.
     pub prefix: String,
     pub shape: Shape,
     pub history: PathBuf,
@@ -31,6 +32,33 @@ pub enum Role {
     Worker,
     /// Makes the tables if they are not there, starts workers, and stops them.
     Starter,
+}
+
+/// What a producer's transaction is begun with.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    ReadCommitted,
+    RepeatableRead,
+    Serializable,
+}
+
+impl Isolation {
+    const ALL: [Self; 3] = [Self::ReadCommitted, Self::RepeatableRead, Self::Serializable];
+}
+
+impl Circumstances {
+    /// Hears on standard input what to be, and returns with it what ends when it is time to stop.
+    pub async fn hear() -> Result<(Self, impl Future<Output = ()>)> {
+        let mut stdin = BufReader::new(tokio::io::stdin());
+        let mut line = String::new();
+        stdin.read_line(&mut line).await?;
+        let circumstances = serde_json::from_str(&line).context("nobody said what to be")?;
+        let stop = async move {
+            stdin.read_to_end(&mut Vec::new()).await.ok();
+        };
+        Ok((circumstances, stop))
+    }
 }
 
 /// What is drawn.
@@ -82,7 +110,7 @@ impl Setup {
         Self {
             seed: 0,
             profile: "auto".to_owned(),
-            batch_size: WorkerTuning::ADAPTIVE,
+            batch_size: 1000,
             lease_ms: 1000,
             processors: 8,
             pool: 4,
@@ -96,21 +124,5 @@ impl Setup {
 
     pub const fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
-    }
-
-    pub fn profile(&self) -> OutboxProfile {
-        match self.profile.as_str() {
-            "low-latency" => OutboxProfile::low_latency(),
-            "high-throughput" => OutboxProfile::high_throughput(),
-            "auto" => OutboxProfile::auto(),
-            _ => OutboxProfile::default_profile(),
-        }
-    }
-
-    /// Of the profile, with the batches that were drawn, and little patience after failures: there are many.
-    pub fn processor(&self) -> WorkerTuning {
-        let size = if self.profile == "auto" { WorkerTuning::ADAPTIVE } else { self.batch_size };
-        let tuning = self.profile().processor.batch_size(size);
-        tuning.retry_base(Duration::from_millis(50)).retry_max(Duration::from_millis(400))
     }
 }

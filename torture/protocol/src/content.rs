@@ -36,6 +36,10 @@ pub struct Shape {
     pub seed: u64,
     /// The queues that there are, with the number of their partitions.
     pub queues: Vec<(Mode, u32)>,
+    /// Whether messages have neither keys nor headers, and none is ever rejected: not every outbox has keys, headers and dead letters that
+    /// the judge could read.
+    #[serde(default)]
+    pub is_plain: bool,
 }
 
 /// Which message it is: of which producer's which transaction, and its place there.
@@ -80,7 +84,7 @@ impl Shape {
 
     fn content(&self, rng: &mut Rng, name: Name) -> Content {
         let (mode, partitions) = self.queues[rng.usize(..self.queues.len())];
-        let key = (rng.u32(..4) == 0).then(|| format!("key {}", rng.u32(..20)));
+        let key = (!self.is_plain && rng.u32(..4) == 0).then(|| format!("key {}", rng.u32(..20)));
         let partition = key.is_none().then(|| rng.u32(..partitions));
         let filling = match rng.u32(..200) {
             0 => rng.usize(..20_000),
@@ -93,13 +97,15 @@ impl Shape {
         payload.extend(name.place.to_le_bytes());
         payload.extend((0..filling).map(|_| rng.u8(..)));
         let payload_type = ["order.created", "application/octet-stream", "x"][rng.usize(..3)].to_owned();
-        let headers = (0..rng.usize(..3)).map(|n| (format!("h{n}"), format!("ä{}", rng.u32(..)))).collect();
+        let headers = if self.is_plain { 0 } else { rng.usize(..3) };
+        let headers = (0..headers).map(|n| (format!("h{n}"), format!("ä{}", rng.u32(..)))).collect();
         Content { name, mode, partition, key, payload_type, headers, payload }
     }
 
     /// Whether every handler rejects it.
     pub fn is_poison(&self, name: Name) -> bool {
-        mixed(&[self.seed, name.producer.into(), name.transaction, name.place.into(), 1]).is_multiple_of(300)
+        let number = mixed(&[self.seed, name.producer.into(), name.transaction, name.place.into(), 1]);
+        !self.is_plain && number.is_multiple_of(300)
     }
 }
 
@@ -142,7 +148,11 @@ mod tests {
 
     #[test]
     fn what_is_sent_follows_from_the_seed() {
-        let shape = |seed| Shape { seed, queues: vec![(Mode::Leased, 3), (Mode::Transactional, 64)] };
+        let shape = |seed| Shape {
+            seed,
+            queues: vec![(Mode::Leased, 3), (Mode::Transactional, 64)],
+            is_plain: false,
+        };
         let sent = shape(7).transaction(2, 9);
         assert_eq!(sent, shape(7).transaction(2, 9));
         assert_ne!(sent, shape(8).transaction(2, 9));
@@ -155,7 +165,7 @@ mod tests {
 
     #[test]
     fn digests_tell_messages_apart() {
-        let sent = Shape { seed: 1, queues: vec![(Mode::Leased, 1)] }.transaction(1, 1);
+        let sent = Shape { seed: 1, queues: vec![(Mode::Leased, 1)], is_plain: false }.transaction(1, 1);
         let content = &sent[0];
         let mut other = content.clone();
         other.mode = Mode::Transactional;
@@ -166,5 +176,15 @@ mod tests {
         let mut other = content.clone();
         other.headers.push(("a".to_owned(), "b".to_owned()));
         assert_ne!(content.digest(), other.digest());
+    }
+
+    #[test]
+    fn plain_messages_have_a_partition_and_nothing_to_be_rejected_for() {
+        let shape = Shape { seed: 3, queues: vec![(Mode::Leased, 4)], is_plain: true };
+        for content in (0..200).flat_map(|transaction| shape.transaction(1, transaction)) {
+            assert!(content.partition.is_some_and(|partition| partition < 4));
+            assert_eq!((content.key, content.headers.len()), (None, 0));
+            assert!(!shape.is_poison(content.name));
+        }
     }
 }
