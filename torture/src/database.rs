@@ -250,7 +250,11 @@ ground! {
 
     async fn pool(url: &str, most: u32) -> Result<Pool<Self>> {
         let options = Self::options(url)?;
-        Ok(SqlitePoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE).connect_with(options).await?)
+        let pool = SqlitePoolOptions::new().max_connections(most).acquire_timeout(ACQUIRE);
+        // When the disk is full, SQLite ends a transaction by itself. sqlx does not hear of that, and what it begins after it on such a
+        // connection would never end.
+        let pool = pool.after_release(|conn, _| Box::pin(async { conn.ping().await.map(|()| !conn.is_in_transaction()) }));
+        Ok(pool.connect_with(options).await?)
     }
 
     /// There is one writer at a time, and two ways to become it.

@@ -26,6 +26,8 @@ pub(in crate::store) fn failure(error: &SqliteError) -> Failure {
         // BUSY: another connection writes, or has written since we looked. LOCKED: the same within a shared cache.
         // PROTOCOL: the same for too often in a row, while a log begins anew.
         5 | 6 | 15 => Failure::Passing,
+        // NOMEM, IOERR, FULL: SQLite may have rolled the transaction back by itself, and sqlx believes that it is still open.
+        7 | 10 | 13 => Failure::Fatal,
         _ => Failure::Lasting,
     }
 }
@@ -136,3 +138,26 @@ macro_rules! writing {
     }};
 }
 pub(super) use writing;
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection, SqliteConnection};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_connection_whose_disk_was_full_is_not_used_again() {
+        let mut conn = SqliteConnection::connect("sqlite::memory:").await.unwrap();
+        sqlx::raw_sql("CREATE TABLE t (x); PRAGMA max_page_count = 3").execute(&mut conn).await.unwrap();
+        let mut tx = conn.begin().await.unwrap();
+        let error =
+            sqlx::raw_sql("INSERT INTO t VALUES (zeroblob(100000))").execute(&mut *tx).await.unwrap_err();
+        drop(tx);
+        let sqlx::Error::Database(error) = error else { panic!("{error}") };
+        assert_eq!(Failure::of(&*error), Failure::Fatal, "{error}");
+        // This is why.
+        conn.ping().await.unwrap();
+        assert!(conn.is_in_transaction());
+        assert!(sqlx::raw_sql("ROLLBACK").execute(&mut conn).await.is_err());
+    }
+}
