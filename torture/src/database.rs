@@ -54,6 +54,10 @@ pub trait Ground: Backend {
     fn read_effects(pool: &Pool<Self>) -> impl Future<Output = Result<Vec<Handling>>> + Send;
     /// Whether the database can be written to.
     fn answers(pool: &Pool<Self>) -> impl Future<Output = bool> + Send;
+    /// Whether it refuses a megabyte, for which it would need room.
+    fn refuses_more(pool: &Pool<Self>) -> impl Future<Output = bool> + Send;
+    /// What time it has, in seconds.
+    fn clock(pool: &Pool<Self>) -> impl Future<Output = Result<i64>> + Send;
     /// What is committed is in the files, not only in the log.
     fn flush(pool: &Pool<Self>) -> impl Future<Output = Result<()>> + Send;
     /// Ends so many sessions of others, whichever; returns how many there were.
@@ -70,7 +74,7 @@ const EFFECTS: &str = "CREATE TABLE torture_effects (number {number}, handled_at
 const INSERT: &str =
     "INSERT INTO torture_effects (handled_at, process, call_number, partition_number, seq, id, producer,
     transaction_number, place, digest) ";
-const READ_LEDGER: &str = "SELECT producer, transaction_number FROM torture_ledger";
+const READ_LEDGER: &str = "SELECT producer, transaction_number FROM torture_ledger WHERE producer >= 0";
 const READ_EFFECTS: &str =
     "SELECT handled_at, process, call_number, partition_number, seq, id, producer, transaction_number, place,
     digest FROM torture_effects ORDER BY number";
@@ -80,7 +84,7 @@ fn signed(number: u64) -> i64 {
 }
 
 macro_rules! ground {
-    ($db:ty, number: $number:literal, ledger: $ledger:literal, $($rest:item)*) => {
+    ($db:ty, number: $number:literal, ledger: $ledger:literal, clock: $clock:literal, $($rest:item)*) => {
         impl Ground for $db {
             async fn make_tables(pool: &Pool<Self>) -> Result<()> {
                 for statement in DROP.into_iter().chain([LEDGER]) {
@@ -94,6 +98,18 @@ macro_rules! ground {
             async fn answers(pool: &Pool<Self>) -> bool {
                 let write = sqlx::raw_sql("DELETE FROM torture_ledger WHERE producer < 0").execute(pool);
                 tokio::time::timeout(Duration::from_secs(1), write).await.is_ok_and(|done| done.is_ok())
+            }
+
+            async fn refuses_more(pool: &Pool<Self>) -> bool {
+                let rows = vec!["(-1, 0)"; 30_000].join(", ");
+                let insert = sqlx::AssertSqlSafe(format!("INSERT INTO torture_ledger VALUES {rows}"));
+                let write = sqlx::raw_sql(insert).execute(pool);
+                // Nobody reads them, and they go with the next look whether it answers.
+                tokio::time::timeout(Duration::from_secs(5), write).await.is_ok_and(|done| done.is_err())
+            }
+
+            async fn clock(pool: &Pool<Self>) -> Result<i64> {
+                Ok(sqlx::query_scalar($clock).fetch_one(pool).await?)
             }
 
             async fn write_ledger(
@@ -171,6 +187,7 @@ ground! {
     Postgres,
     number: "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY",
     ledger: "INSERT INTO torture_ledger VALUES ($1, $2)",
+    clock: "SELECT EXTRACT(epoch FROM clock_timestamp())::bigint",
 
     fn options(url: &str) -> Result<PgConnectOptions> {
         let options: PgConnectOptions = url.parse()?;
@@ -204,6 +221,7 @@ ground! {
     MySql,
     number: "BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
     ledger: "INSERT INTO torture_ledger VALUES (?, ?)",
+    clock: "SELECT UNIX_TIMESTAMP()",
 
     fn options(url: &str) -> Result<MySqlConnectOptions> {
         let options: MySqlConnectOptions = url.parse()?;
@@ -241,6 +259,7 @@ ground! {
     Sqlite,
     number: "INTEGER PRIMARY KEY AUTOINCREMENT",
     ledger: "INSERT INTO torture_ledger VALUES (?, ?)",
+    clock: "SELECT unixepoch()",
 
     fn options(url: &str) -> Result<SqliteConnectOptions> {
         let options: SqliteConnectOptions = url.parse()?;

@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context, Result};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 
-/// Enough for a server and what an episode leaves behind.
-const OPTIONS: &str = "size=2g,mode=755";
+/// Enough for a server, its standby, and what an episode leaves behind.
+const OPTIONS: &str = "size=1g,mode=755";
 
 pub struct Disk {
     path: PathBuf,
@@ -31,8 +31,26 @@ impl Disk {
     }
 
     /// Takes all that is left, until what it returns is dropped.
-    pub fn fill(&self) -> Result<Ballast> {
+    pub async fn fill(&self) -> Result<Ballast> {
         let path = self.path.join("ballast");
+        tokio::task::spawn_blocking(move || Ballast::write(path)).await?
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Whoever still has a file open there may keep it; nobody finds it any more.
+        umount2(&self.path, MntFlags::MNT_DETACH).ok();
+    }
+}
+
+/// What fills a disk; dropped, it leaves room again.
+pub struct Ballast {
+    path: PathBuf,
+}
+
+impl Ballast {
+    fn write(path: PathBuf) -> Result<Self> {
         let ballast = Ballast { path: path.clone() };
         let mut file = File::create(path)?;
         for size in [1 << 20, 4096] {
@@ -47,18 +65,6 @@ impl Disk {
         }
         Ok(ballast)
     }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        // Whoever still has a file open there may keep it; nobody finds it any more.
-        umount2(&self.path, MntFlags::MNT_DETACH).ok();
-    }
-}
-
-/// What fills a disk; dropped, it leaves room again.
-pub struct Ballast {
-    path: PathBuf,
 }
 
 impl Drop for Ballast {

@@ -1,6 +1,8 @@
 //! An episode: queues of its own, processes that are started again whenever they end, and what the plan does to them. Then all faults end,
 //! what is left is delivered, and the judge is called.
 
+mod deeds;
+
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
     path::{Path, PathBuf},
@@ -24,20 +26,16 @@ use crate::{
     process::{End, Process},
     proxy::{Proxy, Weather},
     report::Counts,
-    schedule::{Deed, Plan},
+    schedule::Plan,
     server::Server,
 };
 
 /// How often processes are looked at.
 const LOOK: Duration = Duration::from_millis(10);
-/// What is armed with a kill point is left alone for this long: some are reached rarely.
-const ARMED: u64 = seconds(8);
 /// How long to go on until all kill points were reached.
 const POINTS_LIMIT: u64 = seconds(90);
 /// How long, at the end, nothing may get on: longer than the longest lease.
 const STANDSTILL: u64 = seconds(45);
-/// How long a server may take to come back by itself.
-const PATIENCE: u64 = seconds(3);
 /// When so much went wrong that nobody foresaw, there is no use in going on.
 const MOST_ODDITIES: usize = 10;
 /// How often to say how far it is.
@@ -59,7 +57,6 @@ pub struct Stage<'r, DB: Ground> {
     pub folder: &'r Path,
     /// The number of the next process of the run.
     pub next_process: u32,
-    pub seed: u64,
 }
 
 /// A process that is started again whenever it ends.
@@ -75,7 +72,6 @@ struct Post {
 pub struct Episode<'s, 'r, DB: Ground> {
     stage: &'s mut Stage<'r, DB>,
     plan: &'s Plan,
-    rng: Rng,
     tables: Tables,
     folder: PathBuf,
     posts: Vec<Post>,
@@ -83,7 +79,7 @@ pub struct Episode<'s, 'r, DB: Ground> {
     worker_points: VecDeque<String>,
     producer_points: VecDeque<String>,
     pub reached: BTreeSet<String>,
-    faults: Vec<Fault>,
+    pub faults: Vec<Fault>,
     /// Those of each process that there was.
     leases: HashMap<u32, u64>,
     pub counts: Counts,
@@ -106,7 +102,6 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             }
         };
         Ok(Self {
-            rng: Rng::with_seed(stage.seed ^ u64::from(plan.number)),
             tables: plan.tables()?,
             folder,
             posts,
@@ -164,8 +159,8 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             Vec::new()
         };
         for point in points {
-            let mut starter = self.start(Role::Starter, Some((point.to_owned(), 1)), None).await?;
-            if starter.wait().await? != End::Killed {
+            let mut starter = self.start(Role::Starter, Some(point.to_owned()), None).await?;
+            if self.meanwhile(starter.wait()).await?? != End::Killed {
                 self.oddities.push(format!("kill point {point} was not reached: {}", starter.complaint()));
             }
             self.note_point(&starter)?;
@@ -179,7 +174,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             starters.push(self.start(Role::Starter, None, None).await?);
         }
         for mut starter in starters {
-            let ended = tokio::time::timeout(Duration::from_secs(30), starter.wait()).await;
+            let ended = self.meanwhile(tokio::time::timeout(Duration::from_secs(30), starter.wait())).await?;
             match ended.map(Result::ok) {
                 Ok(Some(End::Well)) => {}
                 Ok(_) => {
@@ -192,15 +187,16 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         Ok(())
     }
 
-    async fn start(
-        &mut self,
-        role: Role,
-        kill_at: Option<(String, u32)>,
-        setup: Option<Setup>,
-    ) -> Result<Process> {
+    async fn start(&mut self, role: Role, kill_at: Option<String>, setup: Option<Setup>) -> Result<Process> {
         let process = self.stage.next_process;
         self.stage.next_process += 1;
-        let setup = setup.unwrap_or_else(|| Setup::draw(&mut self.rng, self.plan.misbehaves));
+        // Of itself, not of the order in which processes happen to be started.
+        let mut rng = Rng::with_seed(self.plan.seed.rotate_left(32) ^ u64::from(process));
+        let setup = setup.unwrap_or_else(|| Setup::draw(&mut rng, self.plan.misbehaves));
+        let kill_at = kill_at.map(|point| {
+            let nth = if points::is_rare(&point) { 1 } else { rng.u32(1..=4) };
+            (point, nth)
+        });
         self.leases.insert(process, millis(setup.lease_ms));
         let circumstances = Circumstances {
             role,
@@ -229,11 +225,11 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
     }
 
     /// Waits for something that takes its time, and looks after the processes meanwhile.
-    async fn meanwhile(&mut self, doing: impl Future<Output = Result<()>>) -> Result<()> {
+    async fn meanwhile<T>(&mut self, doing: impl Future<Output = T>) -> Result<T> {
         let mut doing = std::pin::pin!(doing);
         loop {
             tokio::select! {
-                done = &mut doing => return done,
+                done = &mut doing => return Ok(done),
                 () = tokio::time::sleep(LOOK) => self.look_after().await?,
             }
         }
@@ -258,10 +254,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
                 let role = post.role;
                 let points =
                     if role == Role::Worker { &mut self.worker_points } else { &mut self.producer_points };
-                let armed = points.pop_front().map(|point| {
-                    let nth = if points::is_rare(&point) { 1 } else { self.rng.u32(1..=4) };
-                    (point, nth)
-                });
+                let armed = points.pop_front();
                 self.posts[place].process = Some(self.start(role, armed, None).await?);
             }
         }
@@ -317,7 +310,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
 
     /// Nobody gives back what it had until its leases are over; and if it was the last one, until there is another.
     fn worker_died(&mut self, what: &'static str, process: &Process, from: u64) {
-        let others = self.posts.iter().filter_map(|post| post.process.as_ref());
+        let others = self.posts.iter_mut().filter_map(|post| post.process.as_mut());
         let mut others = others.filter(|other| other.circumstances.role == Role::Worker && !other.is_paused);
         let is_delivered = others.any(|other| other.is_ready().unwrap_or_default());
         // A start takes a moment.
@@ -339,173 +332,11 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         self.faults.push(fault);
     }
 
-    /// The place of the worker that a deed is for: those that wait for their kill point get the time to reach it.
-    fn worker(&self, wanted: usize) -> Option<usize> {
-        let is_free = |place: &usize| {
-            let Some(process) = self.posts.get(*place).and_then(|post| post.process.as_ref()) else {
-                return false;
-            };
-            let is_armed = process.circumstances.kill_at.is_some() && now() < process.started + ARMED;
-            !is_armed && !process.is_paused
-        };
-        (0..self.plan.workers).map(|other| (wanted + other) % self.plan.workers).find(is_free)
-    }
-
-    /// The same, if need be after a while.
-    async fn await_worker(&mut self, wanted: usize) -> Result<usize> {
-        loop {
-            if let Some(place) = self.worker(wanted) {
-                return Ok(place);
-            }
-            self.rest(20).await?;
-        }
-    }
-
-    async fn carry_out(&mut self, deed: Deed) -> Result<()> {
-        match deed {
-            Deed::Kill { worker } => {
-                let place = self.await_worker(worker).await?;
-                if let Some(mut process) = self.posts[place].process.take() {
-                    let from = now();
-                    process.kill().await?;
-                    if !self.note_point(&process)? {
-                        self.put_back_point(&process);
-                    }
-                    self.counts.kills += 1;
-                    self.worker_died("a kill", &process, from);
-                }
-            }
-            Deed::KillProducer { producer } => {
-                if let Some(mut process) = self.posts[self.plan.workers + producer].process.take() {
-                    process.kill().await?;
-                    if !self.note_point(&process)? {
-                        self.put_back_point(&process);
-                    }
-                    self.counts.producer_kills += 1;
-                }
-            }
-            Deed::Pause { worker, past_lease_ms } => {
-                let place = self.await_worker(worker).await?;
-                self.pause(place, past_lease_ms);
-            }
-            Deed::Stop { worker } => {
-                let place = self.await_worker(worker).await?;
-                if let Some(mut process) = self.posts[place].process.take() {
-                    self.stop(&mut process).await?;
-                    self.put_back_point(&process);
-                }
-            }
-            Deed::Starters => self.starters().await?,
-            Deed::Crash => {
-                let from = now();
-                self.meanwhile(self.stage.server.context("there is no server to crash")?.crash()).await?;
-                self.counts.crashes += 1;
-                self.everywhere("a crash of the server", from);
-            }
-            Deed::Promote { both_for_ms } => {
-                let from = now();
-                let server = self.stage.server.context("there is no server to replace")?;
-                self.meanwhile(server.replace(both_for_ms)).await?;
-                DB::lead_to(self.stage.pool, &server.url())?;
-                self.stage.proxy.context("there is no proxy")?.lead_to(server.address()?);
-                self.counts.promotions += 1;
-                self.everywhere("a promotion of the standby", from);
-            }
-            Deed::FillDisk { ms } => {
-                let (from, ballast) = (now(), self.stage.disk.context("there is no disk to fill")?.fill()?);
-                self.rest(ms).await?;
-                drop(ballast);
-                self.await_answer().await?;
-                self.counts.full_disks += 1;
-                self.everywhere("a full disk", from);
-            }
-            Deed::Clock { ahead } => {
-                let from = now();
-                self.stage.clock.set(ahead)?;
-                self.counts.clock_jumps += 1;
-                // Whatever leases there are may last as long again, and no longer.
-                let lease = self.leases.values().copied().max().unwrap_or_default();
-                self.everywhere("a jump of the clock", from);
-                if let Some(fault) = self.faults.last_mut() {
-                    fault.lease = lease;
-                }
-            }
-            Deed::Sessions { most } => {
-                let from = now();
-                let ended = DB::end_sessions(self.stage.pool, most.into()).await?;
-                self.counts.sessions += u64::try_from(ended).unwrap_or_default();
-                self.everywhere("sessions that were ended", from);
-            }
-            Deed::Cut { cut, count } => {
-                let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
-                let before = proxy.cuts();
-                proxy.cut(cut, count);
-                let limit = from + seconds(45);
-                while proxy.has_cuts_left() && now() < limit {
-                    self.rest(20).await?;
-                }
-                proxy.cut_no_more();
-                self.counts.cuts += proxy.cuts() - before;
-                self.everywhere("cuts at COMMIT", from);
-            }
-            Deed::Weather { weather, ms } => {
-                let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
-                proxy.turn(weather);
-                self.rest(ms).await?;
-                proxy.turn(Weather::Fair);
-                self.counts.weathers += 1;
-                self.everywhere("bad weather", from);
-            }
-            Deed::Reset => {
-                self.stage.proxy.context("there is no proxy")?.reset();
-                self.counts.weathers += 1;
-                self.everywhere("a reset of all connections", now());
-            }
-        }
-        Ok(())
-    }
-
-    /// A server that has had enough is started again, as its keeper would.
-    async fn await_answer(&mut self) -> Result<()> {
-        let limit = now() + PATIENCE;
-        while !DB::answers(self.stage.pool).await {
-            if let Some(server) = self.stage.server.filter(|_| now() > limit) {
-                server.crash().await?;
-            }
-            if now() > limit + seconds(60) {
-                bail!("the database does not come back");
-            }
-            self.rest(100).await?;
-        }
-        Ok(())
-    }
-
-    fn pause(&mut self, place: usize, past_lease_ms: u64) {
-        let post = &mut self.posts[place];
-        let Some(process) = &mut post.process else { return };
-        process.pause();
-        let until = now() + process.lease() + millis(past_lease_ms);
-        post.resume_at = Some(until);
-        // Where there is no server, whoever is paused while it writes keeps all others from it.
-        let concerned = self.stage.server.map(|_| process.number());
-        let lease = process.lease();
-        self.counts.pauses += 1;
-        self.faults.push(Fault {
-            what: "a pause",
-            process: concerned,
-            explains: true,
-            from: now(),
-            until,
-            lease,
-            recovery: seconds(2),
-        });
-    }
-
     /// In good order, which explains no duplicate.
     async fn stop(&mut self, process: &mut Process) -> Result<()> {
         let from = now();
         process.ask_to_stop();
-        match tokio::time::timeout(Duration::from_secs(15), process.wait()).await {
+        match self.meanwhile(tokio::time::timeout(Duration::from_secs(15), process.wait())).await? {
             Ok(end) => {
                 if let End::Otherwise(status) = end? {
                     self.oddities
@@ -538,11 +369,11 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             proxy.cut_no_more();
             proxy.turn(Weather::Fair);
         }
-        for mut post in std::mem::take(&mut self.posts) {
-            if let Some(mut process) = post.process.take() {
-                if process.is_paused {
-                    process.resume();
-                }
+        while self.posts.iter().any(|post| post.resume_at.is_some()) {
+            self.rest(20).await?;
+        }
+        for post in std::mem::take(&mut self.posts) {
+            if let Some(mut process) = post.process {
                 self.stop(&mut process).await?;
             }
         }

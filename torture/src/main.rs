@@ -63,13 +63,13 @@ struct Options {
     #[arg(long, value_enum, default_value = "both")]
     mode: ModeOption,
     /// Play one plan, as it was written down
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["kills", "seconds", "seed", "mode", "faults"])]
     replay: Option<PathBuf>,
     /// End with one JSON object
     #[arg(long)]
     json: bool,
     /// Where plans and histories are kept if something is found
-    #[arg(long, default_value = "target/torture")]
+    #[arg(long, default_value = "target/torture", hide = true, overrides_with = "folder")]
     folder: PathBuf,
 }
 
@@ -126,6 +126,9 @@ impl Options {
             let kind = kind.to_possible_value().map_or_else(String::new, |kind| kind.get_name().to_owned());
             bail!("--faults {kind}: {} cannot have this one; leave it out", self.db.name());
         }
+        if self.kills.is_some() && !self.faults.is_empty() && !self.faults.contains(&Kind::Kill) {
+            bail!("--kills: there are none without the fault `kill`; add it, or say --seconds");
+        }
         let is_root = nix::unistd::geteuid().is_root();
         if self.faults.contains(&Kind::Disk) && !is_root {
             bail!("--faults disk: only root can mount the file system that is filled");
@@ -153,7 +156,7 @@ fn on_runtime(work: impl Future<Output = Result<ExitCode>>, failed: impl FnOnce(
 }
 
 async fn supervise(options: Options) -> Result<ExitCode> {
-    let mut terminate = signal(SignalKind::terminate())?;
+    let (mut terminate, mut hang_up) = (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
     let running = async {
         match options.db {
             Database::Postgres => run::run::<Postgres>(&options).await,
@@ -166,6 +169,7 @@ async fn supervise(options: Options) -> Result<ExitCode> {
         report = running => report?,
         _ = tokio::signal::ctrl_c() => bail!("interrupted"),
         _ = terminate.recv() => bail!("interrupted"),
+        _ = hang_up.recv() => bail!("interrupted"),
     };
     print(&report, options.json)?;
     Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })

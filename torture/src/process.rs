@@ -31,6 +31,7 @@ pub struct Process {
     /// When it was last seen alive.
     pub seen: u64,
     pub is_paused: bool,
+    has_begun: bool,
 }
 
 /// How a process ended.
@@ -67,7 +68,15 @@ impl Process {
         let mut line = serde_json::to_vec(&circumstances)?;
         line.push(b'\n');
         stdin.write_all(&line).await.context("the process did not listen")?;
-        Ok(Self { circumstances, child, stdin: Some(stdin), started: now(), seen: now(), is_paused: false })
+        Ok(Self {
+            circumstances,
+            child,
+            stdin: Some(stdin),
+            started: now(),
+            seen: now(),
+            is_paused: false,
+            has_begun: false,
+        })
     }
 
     pub fn number(&self) -> u32 {
@@ -105,8 +114,9 @@ impl Process {
     }
 
     /// Whether it has started to do what it is for.
-    pub fn is_ready(&self) -> Result<bool> {
-        Ok(history::read(&self.circumstances.history)?.contains(&Line::Ready))
+    pub fn is_ready(&mut self) -> Result<bool> {
+        self.has_begun = self.has_begun || history::read(&self.circumstances.history)?.contains(&Line::Ready);
+        Ok(self.has_begun)
     }
 
     /// How it ended, if it has.

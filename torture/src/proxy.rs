@@ -1,11 +1,12 @@
 //! Stands between the processes of a run and their server, and does to their connections what networks do: cuts them before the server
-//! has seen a COMMIT, or when it has answered and nobody has heard; delays, slices, swallows and resets.
+//! has seen a COMMIT, or when it has answered and nobody has heard; delays, slices, swallows and resets. A statement outside any
+//! transaction is its own COMMIT.
 
 use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -17,6 +18,8 @@ use tokio::{
     net::{TcpListener, TcpStream, tcp::OwnedWriteHalf},
     sync::{Notify, watch},
 };
+
+mod postgres;
 
 /// How clients and servers talk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +61,30 @@ struct Shared {
     before: AtomicU32,
     after: AtomicU32,
     cuts: AtomicU64,
+}
+
+/// When the server has said nothing for so long, it has said all.
+const SILENCE: Duration = Duration::from_millis(100);
+
+/// What is known of one connection.
+#[derive(Default)]
+struct Session {
+    is_cut: Notify,
+    /// PostgreSQL: it is in a transaction.
+    is_in_transaction: AtomicBool,
+}
+
+impl Session {
+    fn is_idle(&self) -> bool {
+        !self.is_in_transaction.load(Ordering::SeqCst)
+    }
+
+    /// PostgreSQL ends every answer with how the session is.
+    fn note_answer(&self, answer: &[u8]) {
+        if let [.., b'Z', 0, 0, 0, 5, state] = answer {
+            self.is_in_transaction.store(*state != b'I', Ordering::SeqCst);
+        }
+    }
 }
 
 pub struct Proxy {
@@ -153,10 +180,10 @@ impl Shared {
         }
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
-        let is_cut = Notify::new();
+        let session = Session::default();
         tokio::select! {
-            _ = self.requests(from_client, to_server, &is_cut) => {}
-            _ = self.answers(from_server, to_client, &is_cut) => {}
+            _ = self.requests(from_client, to_server, &session) => {}
+            _ = self.answers(from_server, to_client, &session) => {}
             _ = resets.changed() => {}
         }
     }
@@ -165,20 +192,19 @@ impl Shared {
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: OwnedWriteHalf,
-        is_cut: &Notify,
+        session: &Session,
     ) -> std::io::Result<()> {
-        let mut is_first = true;
+        let mut client = postgres::Client::default();
         loop {
-            let (bytes, says_commit) = match self.wire {
-                Wire::Postgres => postgres_request(&mut from, is_first).await?,
+            let (bytes, commits) = match self.wire {
+                Wire::Postgres => client.request(&mut from, session.is_idle()).await?,
                 Wire::Mysql => mysql_request(&mut from).await?,
             };
-            is_first = false;
-            if says_commit && self.takes(Cut::Before) {
+            if commits && self.takes(Cut::Before) {
                 return Ok(());
             }
-            if says_commit && self.takes(Cut::After) {
-                is_cut.notify_one();
+            if commits && self.takes(Cut::After) {
+                session.is_cut.notify_one();
             }
             self.forward(&mut to, &bytes).await?;
         }
@@ -188,16 +214,23 @@ impl Shared {
         &self,
         mut from: impl AsyncRead + Unpin,
         mut to: OwnedWriteHalf,
-        is_cut: &Notify,
+        session: &Session,
     ) -> std::io::Result<()> {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             tokio::select! {
                 biased;
-                () = is_cut.notified() => return from.read(&mut buffer).await.map(drop),
+                () = session.is_cut.notified() => {
+                    // The answer to the commit is the last of it, whatever comes before.
+                    while tokio::time::timeout(SILENCE, from.read(&mut buffer)).await.is_ok_and(|read| read.is_ok_and(|n| n > 0)) {}
+                    return Ok(());
+                }
                 read = from.read(&mut buffer) => match read? {
                     0 => return Ok(()),
-                    n => self.forward(&mut to, &buffer[..n]).await?,
+                    n => {
+                        session.note_answer(&buffer[..n]);
+                        self.forward(&mut to, &buffer[..n]).await?;
+                    }
                 }
             }
         }
@@ -228,26 +261,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// A whole message of a client, and whether it is a COMMIT: a kind, a length, a body; only the first has no kind.
-async fn postgres_request(
-    from: &mut (impl AsyncRead + Unpin),
-    is_first: bool,
-) -> std::io::Result<(Vec<u8>, bool)> {
-    let mut bytes = Vec::new();
-    if !is_first {
-        bytes.push(from.read_u8().await?);
-    }
-    let length = from.read_u32().await?;
-    bytes.extend(length.to_be_bytes());
-    let body = bytes.len();
-    bytes.resize(body + usize::try_from(length).unwrap_or_default().saturating_sub(4), 0);
-    from.read_exact(&mut bytes[body..]).await?;
-    // A simple query, or Parse.
-    let is_query = !is_first && matches!(bytes.first(), Some(b'Q' | b'P'));
-    let says_commit = is_query && bytes[body..].windows(7).any(|text| text == b"COMMIT\0");
-    Ok((bytes, says_commit))
 }
 
 /// Three bytes of length, a number, a body: the first of a command has number 0, and begins with what is to be done.

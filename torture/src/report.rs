@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::Serialize;
 
-use crate::judge::Verdict;
+use crate::judge::{Recoveries, Verdict};
 
 /// What was done.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -65,6 +65,10 @@ pub struct Report {
 }
 
 impl Report {
+    pub fn is_good(&self) -> bool {
+        self.verdict.is_good() && self.oddities.is_empty()
+    }
+
     /// For people.
     pub fn print(&self) {
         let Self { counts, verdict, .. } = self;
@@ -107,6 +111,9 @@ impl Report {
             "slowest recovery: {} ms of {} that could be measured",
             verdict.recovery_p100_ms, verdict.recoveries
         );
+        for (what, Recoveries { count, p100_ms }) in &verdict.recoveries_from {
+            println!("  {p100_ms} ms after {what} ({count} measured)");
+        }
         for finding in verdict.findings.iter().chain(&self.oddities) {
             println!("! {finding}");
         }

@@ -27,10 +27,12 @@ const CONNECTIONS: u32 = 4;
 
 pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
-    let scratch = tempfile::tempdir().context("cannot make a folder")?;
-    let folder = options.folder.join(format!("{}-{seed}-{}", options.db.name(), std::process::id()));
-    std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let (began, kinds) = (now(), options.kinds()?);
+    // Whatever is wrong with what was asked for is said before anything is made.
+    let plans = plans(options, seed, &kinds)?;
+    let scratch = tempfile::tempdir().context("cannot make a folder")?;
+    let kept = Kept::make(&options.folder, &format!("{}-{seed}-", options.db.name()))?;
+    let folder = kept.path();
     let mut report = Report { db: options.db.name().to_owned(), seed, ..Report::default() };
 
     // The server is run as another user, who must get there.
@@ -62,30 +64,39 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         clock: &clock,
         disk: disk.as_ref(),
         database: options.db.name(),
-        folder: &folder,
+        folder,
         next_process: 1,
-        seed,
     };
     let deadline = options.seconds.map_or(u64::MAX, |limit| began + seconds(limit));
-    for plan in plans(options, seed, &kinds)? {
-        let plan = plan?;
+    for mut plan in plans {
+        match options.replay {
+            Some(_) => stage.next_process = plan.first_process,
+            None => plan.first_process = stage.next_process,
+        }
         std::fs::write(folder.join(format!("plan-{}.json", plan.number)), serde_json::to_vec_pretty(&plan)?)?;
         let mut episode = Episode::new(&mut stage, &plan)?;
-        let evidence = episode.play(deadline).await?;
-        let (counts, reached, oddities) =
-            (episode.counts.clone(), episode.reached.clone(), std::mem::take(&mut episode.oddities));
-        let verdict = judge(&evidence);
+        let played = episode.play(deadline).await;
         report.episodes += 1;
-        report.counts.add(&counts);
-        report.kill_points.extend(reached);
-        let is_good = verdict.is_good() && oddities.is_empty();
-        report.verdict.add(verdict);
-        report.oddities.extend(oddities);
+        report.counts.add(&episode.counts);
+        report.kill_points.append(&mut episode.reached);
+        report.oddities.append(&mut episode.oddities);
+        let faults = match played {
+            Ok(evidence) => {
+                report.verdict.add(judge(&evidence));
+                evidence.faults
+            }
+            Err(error) => {
+                report
+                    .oddities
+                    .push(format!("episode {} could not be played to its end: {error:#}", plan.number));
+                episode.faults
+            }
+        };
         report.seconds = (now() - began) / seconds(1);
         progress(&plan, &report);
-        if !is_good {
-            std::fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&evidence.faults)?)?;
-            report.kept = Some(keep::<DB>(&pool, server.as_ref(), place, &folder).await?);
+        if !report.is_good() {
+            std::fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&faults)?)?;
+            keep::<DB>(&pool, server.as_ref(), place, folder).await?;
             break;
         }
         std::fs::remove_dir_all(folder.join(format!("episode-{}", plan.number))).ok();
@@ -94,21 +105,22 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
             break;
         }
     }
-    report.ok = report.kept.is_none();
+    report.ok = report.is_good();
     pool.close().await;
-    if report.ok {
-        std::fs::remove_dir_all(&folder).ok();
+    if !report.ok {
+        report.kept = Some(kept.keep().display().to_string());
     }
     Ok(report)
 }
 
 /// Those that were written down; or as many as it takes, drawn from the seed.
-fn plans(options: &Options, seed: u64, kinds: &[Kind]) -> Result<Box<dyn Iterator<Item = Result<Plan>>>> {
+fn plans(options: &Options, seed: u64, kinds: &[Kind]) -> Result<Box<dyn Iterator<Item = Plan>>> {
     if let Some(file) = &options.replay {
         let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
         let plan: Plan =
             serde_json::from_slice(&text).with_context(|| format!("{} is no plan", file.display()))?;
-        return Ok(Box::new(std::iter::once(Ok(plan))));
+        plan.check().with_context(|| format!("{} cannot be played", file.display()))?;
+        return Ok(Box::new(std::iter::once(plan)));
     }
     let (modes, kinds) = (options.modes(), kinds.to_vec());
     let count = match options.kills {
@@ -118,7 +130,7 @@ fn plans(options: &Options, seed: u64, kinds: &[Kind]) -> Result<Box<dyn Iterato
         }
         _ => u32::MAX,
     };
-    Ok(Box::new((0..count).map(move |number| Ok(Plan::draw(seed, number, &modes, &kinds)))))
+    Ok(Box::new((0..count).map(move |number| Plan::draw(seed, number, &modes, &kinds))))
 }
 
 /// Nothing is left of it that would make the next one longer.
@@ -141,23 +153,45 @@ fn progress(plan: &Plan, report: &Report) {
         counts.crashes,
         counts.cuts,
         counts.pauses,
-        if verdict.is_good() && report.oddities.is_empty() { "all well" } else { "something is wrong" },
+        if report.is_good() { "all well" } else { "something is wrong" },
     );
 }
 
-/// Keeps the database beside the histories.
+/// Where plans and histories are; removed when dropped, unless they are kept.
+struct Kept(tempfile::TempDir);
+
+impl Kept {
+    fn make(folder: &Path, prefix: &str) -> Result<Self> {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let made = tempfile::Builder::new().prefix(prefix).tempdir_in(folder);
+        Ok(Self(made.with_context(|| format!("cannot make a folder in {}", folder.display()))?))
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn keep(self) -> PathBuf {
+        self.0.keep()
+    }
+}
+
+/// Keeps the database beside the histories. A server is stopped first: the files of one that runs make no sense.
 async fn keep<DB: Ground>(
     pool: &Pool<DB>,
     server: Option<&Server>,
     place: &Path,
     folder: &Path,
-) -> Result<String> {
-    DB::flush(pool).await.ok();
+) -> Result<()> {
+    match server {
+        Some(server) => server.stop().await?,
+        None => DB::flush(pool).await.unwrap_or_default(),
+    }
     let from: PathBuf = server.map_or_else(|| place.to_owned(), |server| server.folder.clone());
     let status =
         std::process::Command::new("cp").arg("-a").arg(&from).arg(folder.join("database")).status()?;
     if !status.success() {
         bail!("the database in {} could not be kept", from.display());
     }
-    Ok(folder.display().to_string())
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! What is done to an episode, and when. All of it is drawn from the seed, and written down before it begins.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 use fastrand::Rng;
 use posthaste::Tables;
@@ -45,6 +45,20 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Those that concern everybody at once.
+    const fn concerns_all(self) -> bool {
+        matches!(
+            self,
+            Self::Crash
+                | Self::Promote
+                | Self::Session
+                | Self::Cut
+                | Self::Disk
+                | Self::Clock
+                | Self::Network
+        )
+    }
+
     /// Those that need a server.
     pub const fn needs_server(self) -> bool {
         matches!(self, Self::Crash | Self::Promote | Self::Session | Self::Cut | Self::Network)
@@ -127,6 +141,10 @@ pub struct Step {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Plan {
     pub number: u32,
+    /// What the settings of its processes are drawn from.
+    pub seed: u64,
+    /// The number of its first process: what producers send follows from theirs.
+    pub first_process: u32,
     pub shape: Shape,
     pub workers: usize,
     pub producers: usize,
@@ -145,8 +163,12 @@ const POINTS_EVERY: u32 = 10;
 /// How often a standby takes over; it takes seconds to make one.
 const PROMOTES_EVERY: u32 = 3;
 
-/// Long enough for whatever came before to be over, if leases are short.
+/// Long enough for the end of a worker to be over, if leases are short.
 const CALM: u64 = 3300;
+/// The same of what concerns everybody.
+const CALM_OF_ALL: u64 = 5500;
+/// How often the end of an episode is so long that a partition which stands still is noticed before its workers are replaced.
+const LONG_END_EVERY: u32 = 3;
 
 impl Plan {
     /// Of its outbox's tables.
@@ -175,18 +197,55 @@ impl Plan {
         }
         deeds.retain(|deed| kinds.contains(&deed.kind()));
         rng.shuffle(&mut deeds);
-        let steps = deeds.into_iter().map(|deed| {
-            let after = rng.u64(30..=400);
-            // Some faults are alone, so that recovery from them can be measured.
-            let chances = if matches!(deed, Deed::Crash | Deed::Clock { .. }) { 2 } else { 8 };
-            let is_alone = rng.u32(..chances) == 0;
-            let (after, rest) = if is_alone { (CALM + after, CALM) } else { (after, 0) };
-            Step { after, deed, rest }
-        });
-        let steps = steps.collect();
+        let alone = [take_of(Some(Kind::Kill), &mut deeds), take_of(turn_of_all(number, &deeds), &mut deeds)];
+        let mut steps: Vec<Step> =
+            deeds.into_iter().map(|deed| Step { after: rng.u64(30..=400), deed, rest: 0 }).collect();
+        // Then one by one, so that recovery can be measured.
+        let mut calm_before = CALM_OF_ALL;
+        for (deed, rest) in alone.into_iter().zip([CALM, CALM_OF_ALL]) {
+            steps.extend(deed.map(|deed| Step { after: calm_before, deed, rest }));
+            calm_before = if deed.is_some() { 0 } else { calm_before };
+        }
+        if let Some(last) = steps.last_mut().filter(|_| number % LONG_END_EVERY == LONG_END_EVERY - 1) {
+            last.rest += CALM_OF_ALL;
+        }
         let misbehaves = kinds.contains(&Kind::Handler);
-        Self { number, shape, workers, producers, misbehaves, points, steps }
+        Self { number, seed, first_process: 1, shape, workers, producers, misbehaves, points, steps }
     }
+
+    /// Refuses one that somebody wrote who did not know what it means.
+    pub fn check(&self) -> Result<()> {
+        if self.workers == 0 || self.shape.queues.is_empty() {
+            bail!("a plan needs workers and queues");
+        }
+        for step in &self.steps {
+            let (place, of) = match step.deed {
+                Deed::Kill { worker } | Deed::Pause { worker, .. } | Deed::Stop { worker } => {
+                    (worker, self.workers)
+                }
+                Deed::KillProducer { producer } => (producer, self.producers),
+                _ => continue,
+            };
+            if place >= of {
+                bail!("{:?}: there are {of} of them", step.deed);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Of what concerns everybody, which kind has its turn in this episode.
+fn turn_of_all(number: u32, deeds: &[Deed]) -> Option<Kind> {
+    let kinds = Kind::value_variants().iter().copied();
+    let there: Vec<Kind> =
+        kinds.filter(|kind| kind.concerns_all() && deeds.iter().any(|deed| deed.kind() == *kind)).collect();
+    let turn = usize::try_from(number).ok()?.checked_rem(there.len())?;
+    there.get(turn).copied()
+}
+
+fn take_of(kind: Option<Kind>, deeds: &mut Vec<Deed>) -> Option<Deed> {
+    let place = deeds.iter().position(|deed| Some(deed.kind()) == kind)?;
+    Some(deeds.remove(place))
 }
 
 /// Few in most episodes, so that there is something to wait for in each.
@@ -248,6 +307,31 @@ mod tests {
         assert_eq!(modes(2), Mode::ALL);
         let cuts = |deed: &Deed| if let Deed::Cut { count, .. } = deed { *count } else { 0 };
         let plan = Plan::draw(9, 3, &Mode::ALL, all);
+        plan.check().unwrap();
         assert_eq!(plan.steps.iter().map(|step| cuts(&step.deed)).sum::<u32>(), CUTS);
+    }
+
+    #[test]
+    fn each_kind_that_concerns_everybody_is_alone_in_its_turn() {
+        let all = Kind::value_variants();
+        let alone = |number| {
+            let steps = Plan::draw(7, number, &Mode::ALL, all).steps;
+            let [.., kill, last] = steps.as_slice() else { panic!("few steps") };
+            assert_eq!(kill.deed.kind(), Kind::Kill);
+            assert!(kill.after >= CALM_OF_ALL && kill.rest >= CALM && last.rest >= CALM_OF_ALL);
+            last.deed.kind()
+        };
+        let seen: std::collections::HashSet<_> = (0..30).map(alone).collect();
+        assert_eq!(seen.len(), all.iter().filter(|kind| kind.concerns_all()).count());
+    }
+
+    #[test]
+    fn a_plan_that_cannot_be_is_refused() {
+        let mut plan = Plan::draw(7, 0, &Mode::ALL, &[Kind::Kill]);
+        plan.workers = 0;
+        assert!(plan.check().is_err());
+        plan.workers = 1;
+        plan.steps = vec![Step { after: 0, deed: Deed::Pause { worker: 1, past_lease_ms: 1 }, rest: 0 }];
+        assert!(plan.check().unwrap_err().to_string().contains("there are 1"));
     }
 }

@@ -7,9 +7,13 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Output},
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
+
+/// How often to try to stop it.
+const MOST_TRIES: u32 = 100;
 
 /// A server in a folder of its own; it is stopped when this is dropped.
 pub struct Server {
@@ -60,6 +64,12 @@ impl Server {
         Ok(())
     }
 
+    /// Stops it, and leaves its files.
+    pub async fn stop(&self) -> Result<()> {
+        self.xtask_meanwhile(&["down", "--keep"]).await.context("the server did not stop")?;
+        Ok(())
+    }
+
     /// Gives it a standby that has all that is committed, ends it for good, and puts the standby in its place.
     pub async fn replace(&self, both_for_ms: u64) -> Result<()> {
         let printed = self.xtask_meanwhile(&["promote", "--both-for", &both_for_ms.to_string()]).await;
@@ -95,6 +105,12 @@ fn printed(output: Output) -> Result<String> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.command(&["down"]).output().ok();
+        // It may be in the middle of starting again: then that comes first.
+        for _ in 0..MOST_TRIES {
+            if self.xtask(&["down"]).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 }

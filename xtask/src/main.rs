@@ -49,7 +49,11 @@ enum ServersCommand {
     /// Start servers that stay up, and print their URLs; `cargo xtask test` then uses them
     Up(ServerOptions),
     /// Stop the servers that `up` started, and remove their folder
-    Down,
+    Down {
+        /// Leave the folder with their data
+        #[arg(long)]
+        keep: bool,
+    },
     /// Stop the servers that `up` started as a crash would, and start them again with their data
     Restart,
     /// Give the PostgreSQL that `up` started a synchronous standby, end it as a crash would, let the standby take over, and print its URL
@@ -79,7 +83,7 @@ fn main() -> ExitCode {
         Command::Mutants(options) => mutants::run(&options),
         Command::Picture(options) => picture::run(&options),
         Command::Servers(ServersCommand::Up(options)) => servers::up(&options),
-        Command::Servers(ServersCommand::Down) => servers::down(),
+        Command::Servers(ServersCommand::Down { keep }) => servers::down(keep),
         Command::Servers(ServersCommand::Restart) => servers::restart(),
         Command::Servers(ServersCommand::Promote { both_for }) => {
             servers::promote(Duration::from_millis(both_for))

@@ -18,16 +18,17 @@ struct First {
     /// Since when it could have been; never, if nobody knows when it was committed.
     waits_since: u64,
     process: u32,
+    /// When the call began that it was handled in, at the earliest.
+    call_began: u64,
 }
 
 pub(super) fn judge(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
     let mut faults: Vec<&Fault> = evidence.faults.iter().collect();
     faults.sort_by_key(|fault| fault.from);
-    let shadows = union(&faults);
     let alone: Vec<&Fault> =
         faults.iter().copied().filter(|fault| fault.recovery > 0 && is_alone(fault, &faults)).collect();
     for (at, firsts) in firsts(evidence, books) {
-        judge_waits(at, &firsts, &shadows, verdict);
+        judge_waits(at, &firsts, &faults, verdict);
         for fault in &alone {
             judge_recovery(at, &firsts, fault, verdict);
         }
@@ -49,11 +50,10 @@ fn firsts(evidence: &Evidence, books: &Books) -> Vec<(Where, Vec<First>)> {
     let mut by_partition: HashMap<Where, Vec<First>> = HashMap::new();
     for (name, (at, handling)) in first {
         let waits_since = books.transaction(name).committed.unwrap_or(u64::MAX);
-        by_partition.entry(at).or_default().push(First {
-            at: handling.at,
-            waits_since,
-            process: handling.process,
-        });
+        let Handling { at: handled_at, process, .. } = *handling;
+        let lease = evidence.leases.get(&process).copied().unwrap_or_default();
+        let call_began = handled_at.saturating_sub(lease);
+        by_partition.entry(at).or_default().push(First { at: handled_at, waits_since, process, call_began });
     }
     let mut all: Vec<_> = by_partition.into_iter().collect();
     for (_, firsts) in &mut all {
@@ -63,36 +63,30 @@ fn firsts(evidence: &Evidence, books: &Books) -> Vec<(Where, Vec<First>)> {
     all
 }
 
-/// The times in which nobody can expect anything, joined where they overlap.
-fn union(faults: &[&Fault]) -> Vec<(u64, u64)> {
-    let mut joined: Vec<(u64, u64)> = Vec::new();
-    for fault in faults {
-        match joined.last_mut() {
-            Some((_, until)) if fault.from <= *until => *until = fault.ends().max(*until),
-            _ => joined.push((fault.from, fault.ends())),
+/// How much of a time nobody has an excuse for. A fault is one until all of it must be over; but when a batch was begun after it, the
+/// partition has recovered, and what comes later has another reason.
+fn in_the_light(got_on: u64, from: u64, until: u64, faults: &[&Fault]) -> u64 {
+    let (mut light, mut dark_until) = (0, from);
+    for fault in faults.iter().filter(|fault| fault.until >= got_on && fault.ends() > from) {
+        if fault.from >= until {
+            break;
         }
+        light += fault.from.saturating_sub(dark_until);
+        dark_until = dark_until.max(fault.ends());
     }
-    joined
-}
-
-/// How much of a time is in none of the shadows.
-fn in_the_light(from: u64, until: u64, shadows: &[(u64, u64)]) -> u64 {
-    let first = shadows.partition_point(|(_, ends)| *ends <= from);
-    let dark: u64 = shadows[first..]
-        .iter()
-        .take_while(|(begins, _)| *begins < until)
-        .map(|(begins, ends)| (*ends).min(until) - (*begins).max(from))
-        .sum();
-    until - from - dark
+    light + until.saturating_sub(dark_until)
 }
 
 /// The next message of a partition waits for those before it, and then for nothing.
-fn judge_waits(at: Where, firsts: &[First], shadows: &[(u64, u64)], verdict: &mut Verdict) {
-    let mut before = 0;
+fn judge_waits(at: Where, firsts: &[First], faults: &[&Fault], verdict: &mut Verdict) {
+    let (mut before, mut got_on) = (0, 0);
     for first in firsts {
         let from = first.waits_since.max(before);
+        let last_began = std::mem::replace(&mut got_on, first.call_began);
         before = first.at;
-        if from < first.at && in_the_light(from, first.at, shadows) > PATIENCE {
+        if first.at.saturating_sub(from) > PATIENCE
+            && in_the_light(last_began, from, first.at, faults) > PATIENCE
+        {
             verdict.find(
                 |v| &mut v.stalls,
                 || {
@@ -125,8 +119,7 @@ fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, verdict: &mut Verd
         }
     }
     let took = first.at.saturating_sub((fault.until + fault.lease).max(first.waits_since));
-    verdict.recoveries += 1;
-    verdict.recovery_p100_ms = verdict.recovery_p100_ms.max(took / 1000);
+    verdict.recovered(fault.what, took / 1000);
     if took > fault.recovery {
         verdict.find(
             |v| &mut v.stalls,
@@ -139,5 +132,33 @@ fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, verdict: &mut Verd
                 )
             },
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_is_no_excuse_for_a_partition_that_has_got_on_since() {
+        let fault = |from, until| Fault {
+            what: "a test",
+            process: None,
+            explains: true,
+            from: seconds(from),
+            until: seconds(until),
+            lease: 0,
+            recovery: seconds(5),
+        };
+        let (one, other) = (fault(10, 11), fault(14, 14));
+        let light = |got_on, from, until, faults: &[&Fault]| {
+            in_the_light(seconds(got_on), seconds(from), seconds(until), faults)
+        };
+        assert_eq!(light(9, 10, 30, &[&one]), seconds(14), "from 16 on");
+        assert_eq!(light(9, 10, 30, &[&one, &other]), seconds(11), "from 19 on");
+        assert_eq!(light(12, 13, 30, &[&one]), seconds(17), "it had recovered");
+        assert_eq!(light(12, 13, 30, &[&one, &other]), seconds(12), "from 13 to 14, and from 19 on");
+        assert_eq!(light(9, 17, 30, &[&one]), seconds(13), "it was over");
+        assert_eq!(light(0, 12, 13, &[&one, &other]), 0);
     }
 }

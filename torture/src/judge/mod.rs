@@ -9,7 +9,7 @@ mod liveness;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
@@ -91,8 +91,17 @@ pub struct Verdict {
     pub recovery_p100_ms: u64,
     /// How many recoveries could be measured: of faults that no other one overlapped.
     pub recoveries: u64,
+    /// The same by what there was to recover from.
+    pub recoveries_from: BTreeMap<&'static str, Recoveries>,
     /// The first findings of each kind, in words.
     pub findings: Vec<String>,
+}
+
+/// How often it was measured, and how long it took at most, beyond the lease.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Recoveries {
+    pub count: u64,
+    pub p100_ms: u64,
 }
 
 /// How many findings are written down: one fault may have thousands of consequences.
@@ -119,6 +128,13 @@ impl Verdict {
         }
     }
 
+    fn recovered(&mut self, what: &'static str, ms: u64) {
+        self.recoveries += 1;
+        self.recovery_p100_ms = self.recovery_p100_ms.max(ms);
+        let of_it = self.recoveries_from.entry(what).or_default();
+        *of_it = Recoveries { count: of_it.count + 1, p100_ms: of_it.p100_ms.max(ms) };
+    }
+
     /// Of two episodes.
     pub fn add(&mut self, other: Self) {
         self.messages += other.messages;
@@ -133,6 +149,10 @@ impl Verdict {
         self.stalls += other.stalls;
         self.recovery_p100_ms = self.recovery_p100_ms.max(other.recovery_p100_ms);
         self.recoveries += other.recoveries;
+        for (what, more) in other.recoveries_from {
+            let known = self.recoveries_from.entry(what).or_default();
+            *known = Recoveries { count: known.count + more.count, p100_ms: known.p100_ms.max(more.p100_ms) };
+        }
         self.findings.extend(other.findings);
         self.findings.truncate(MOST_FINDINGS);
     }

@@ -344,16 +344,20 @@ fn start_and_record(
 pub fn restart() -> Result<()> {
     let home = Home::permanent()?;
     let mut records = registry::read()?;
-    for record in &mut records {
+    for at in 0..records.len() {
+        let record = records[at].clone();
         record.stop()?;
         if let Some(engine) = locate(record.database)? {
             let (place, port) = (home.existing_place(&record.place), Port::Given(record.port));
-            let server = Server::start(&*engine, &place, port, Lifetime::UntilDown, &mut |_| Ok(()))?;
-            *record = server.record.clone();
+            // Written down as soon as there is a process, as by `up`.
+            let mut write_down = |started: &Record| {
+                records[at] = started.clone();
+                registry::write(&records)
+            };
+            let server = Server::start(&*engine, &place, port, Lifetime::UntilDown, &mut write_down)?;
             server.leave_running();
         }
     }
-    registry::write(&records)?;
     for record in records {
         say!("{}: restarted (port {})", record.database, record.port);
     }
@@ -361,13 +365,17 @@ pub fn restart() -> Result<()> {
 }
 
 /// `cargo xtask servers down`
-pub fn down() -> Result<()> {
+pub fn down(keep: bool) -> Result<()> {
     let home = Home::permanent()?;
     let records = registry::read()?;
     for record in &records {
         record.stop()?;
     }
-    home.remove()?;
+    if keep {
+        registry::write(&[])?;
+    } else {
+        home.remove()?;
+    }
     if records.is_empty() {
         say!("no servers are up");
     }

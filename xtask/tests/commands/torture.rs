@@ -70,7 +70,7 @@ fn sqlite_keeps_its_promises() {
 fn a_plan_can_be_played_again() {
     let world = World::new();
     let plan = world.tmp().parent().expect("a folder").join("plan.json");
-    let text = r#"{"number": 3, "shape": {"seed": 1, "queues": [["leased", 2]]}, "workers": 2, "producers": 1, "misbehaves": false,
+    let text = r#"{"number": 3, "seed": 5, "first_process": 40, "shape": {"seed": 1, "queues": [["leased", 2]]}, "workers": 2, "producers": 1, "misbehaves": false,
         "points": false, "steps": [{"after": 500, "deed": {"kill": {"worker": 1}}, "rest": 100}]}"#;
     std::fs::write(&plan, text).expect("a file");
     let report = torture(&["--db", "sqlite", "--replay", plan.to_str().expect("a path")]);
@@ -86,6 +86,8 @@ fn what_makes_no_sense_is_refused() {
         (&["--db", "sqlite", "--faults", "flood"], "invalid value"),
         (&["--db", "sqlite", "--kills", "1", "--seconds", "1"], "cannot be used with"),
         (&["--db", "oracle"], "invalid value"),
+        (&["--db", "sqlite", "--kills", "9", "--faults", "pause"], "--kills: there are none"),
+        (&["--db", "sqlite", "--replay", "plan.json", "--seed", "3"], "cannot be used with"),
         (&["--db", "sqlite", "--replay", "/nowhere/plan.json"], "/nowhere/plan.json"),
     ] {
         let output = world.xtask(&["torture"]).args(arguments).output().expect("xtask runs");
