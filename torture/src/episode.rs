@@ -120,7 +120,10 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
     /// Plays it to its end, and returns what is known of it then.
     pub async fn play(&mut self, deadline: u64) -> Result<Evidence> {
         DB::make_tables(self.stage.pool).await?;
+        // Nobody else is there to make the tables.
+        let posts = std::mem::take(&mut self.posts);
         self.make_outbox().await?;
+        self.posts = posts;
         let (mut said, steps) = (now(), self.plan.steps.len());
         for (done, step) in self.plan.steps.iter().enumerate() {
             if now() > deadline {

@@ -163,8 +163,8 @@ const POINTS_EVERY: u32 = 10;
 /// How often a standby takes over; it takes seconds to make one.
 const PROMOTES_EVERY: u32 = 3;
 
-/// Long enough for the end of a worker to be over, if leases are short.
-const CALM: u64 = 3300;
+/// Long enough for the end of a worker to be over, if leases are short and it was the only one.
+const CALM: u64 = 4500;
 /// The same of what concerns everybody.
 const CALM_OF_ALL: u64 = 5500;
 /// How often the end of an episode is so long that a partition which stands still is noticed before its workers are replaced.
