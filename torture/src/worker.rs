@@ -95,6 +95,7 @@ fn tuned(setup: &Setup) -> (OutboxProfile, WorkerTuning) {
         "low-latency" => OutboxProfile::low_latency(),
         "high-throughput" => OutboxProfile::high_throughput(),
         "auto" => OutboxProfile::auto(),
+        "relaxed" => OutboxProfile::relaxed(),
         _ => OutboxProfile::default_profile(),
     };
     let size = if setup.profile == "auto" { WorkerTuning::ADAPTIVE } else { setup.batch_size };
