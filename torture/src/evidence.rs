@@ -34,9 +34,12 @@ pub async fn gather<DB: Ground>(
         handled: Vec::new(),
         effects: DB::read_effects(pool).await?,
         dead: dead_letters(pool, tables).await?,
+        rejected: HashSet::new(),
         leases,
         abandoned: HashSet::new(),
         faults,
+        slow_batches: 0,
+        starved: 0,
     };
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -47,15 +50,20 @@ pub async fn gather<DB: Ground>(
             match line {
                 Line::Handled(handling) => evidence.handled.push(handling),
                 Line::Produced(produced) => evidence.produced.push(produced),
+                Line::Rejected { process, call, name } => {
+                    evidence.rejected.insert((process, call, name));
+                }
                 Line::Abandoned { process, call } => {
                     evidence.abandoned.insert((process, call));
                 }
                 Line::Starved { process, from, until } => {
                     let what = "a process that was not given the processor";
+                    evidence.starved += 1;
                     evidence.faults.push(noticed(what, Some(process), from, until));
                 }
                 Line::Slow { process, from, until } => {
                     let what = "a batch that took longer than its lease";
+                    evidence.slow_batches += 1;
                     evidence.faults.push(noticed(what, Some(process), from, until));
                 }
                 Line::Held { process, from, until } => {

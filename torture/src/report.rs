@@ -119,6 +119,10 @@ impl Report {
             verdict.stalls,
         );
         println!(
+            "noticed by the processes: {} batches that were not settled within their lease, {} times that one was not given the processor",
+            verdict.slow_batches, verdict.starved
+        );
+        println!(
             "slowest recovery: {} ms of {} that could be measured",
             verdict.recovery_p100_ms, verdict.recoveries
         );

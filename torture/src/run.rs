@@ -15,7 +15,7 @@ use crate::{
     disk::Disk,
     episode::{Episode, Stage},
     faketime::Clock,
-    judge::judge,
+    judge::{judge, silent_modes},
     proxy::Proxy,
     report::Report,
     schedule::{KILLS, Kind, Plan},
@@ -72,9 +72,14 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         std::fs::write(folder.join(format!("plan-{}.json", plan.number)), serde_json::to_vec_pretty(&plan)?)?;
         let mut episode = Episode::new(&mut stage, &plan)?;
         let evidence = episode.play(deadline).await?;
-        let (counts, reached, oddities) =
+        let (counts, reached, mut oddities) =
             (episode.counts.clone(), episode.reached.clone(), std::mem::take(&mut episode.oddities));
         let verdict = judge(&evidence);
+        // One that the deadline cut short may not have come so far.
+        if now() < deadline {
+            let silent = silent_modes(&evidence).into_iter();
+            oddities.extend(silent.map(|mode| format!("nothing was delivered in {mode:?} mode")));
+        }
         report.episodes += 1;
         report.counts.add(&counts);
         report.kill_points.extend(reached);
