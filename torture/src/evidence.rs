@@ -69,7 +69,9 @@ pub async fn gather<DB: Ground>(
                 Line::Held { process, from, until } => {
                     let what = "a handler's transaction that was open for long";
                     let process = (!has_one_writer).then_some(process);
-                    evidence.faults.push(noticed(what, process, from, until));
+                    // Whose settlement had to wait for it for too long has noticed that itself.
+                    let held = Fault { explains: false, ..noticed(what, process, from, until) };
+                    evidence.faults.push(held);
                 }
                 Line::KilledAt(_) | Line::Ready => {}
             }
