@@ -34,9 +34,12 @@ pub async fn gather<DB: Ground>(
         handled: Vec::new(),
         effects: DB::read_effects(pool).await?,
         dead: dead_letters(pool, tables).await?,
+        rejected: HashSet::new(),
         leases,
         abandoned: HashSet::new(),
         faults,
+        slow_batches: 0,
+        starved: 0,
     };
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -47,21 +50,28 @@ pub async fn gather<DB: Ground>(
             match line {
                 Line::Handled(handling) => evidence.handled.push(handling),
                 Line::Produced(produced) => evidence.produced.push(produced),
+                Line::Rejected { process, call, name } => {
+                    evidence.rejected.insert((process, call, name));
+                }
                 Line::Abandoned { process, call } => {
                     evidence.abandoned.insert((process, call));
                 }
                 Line::Starved { process, from, until } => {
                     let what = "a process that was not given the processor";
+                    evidence.starved += 1;
                     evidence.faults.push(noticed(what, Some(process), from, until));
                 }
                 Line::Slow { process, from, until } => {
                     let what = "a batch that took longer than its lease";
+                    evidence.slow_batches += 1;
                     evidence.faults.push(noticed(what, Some(process), from, until));
                 }
                 Line::Held { process, from, until } => {
                     let what = "a handler's transaction that was open for long";
                     let process = (!has_one_writer).then_some(process);
-                    evidence.faults.push(noticed(what, process, from, until));
+                    // Whose settlement had to wait for it for too long has noticed that itself.
+                    let held = Fault { explains: false, ..noticed(what, process, from, until) };
+                    evidence.faults.push(held);
                 }
                 Line::KilledAt(_) | Line::Ready => {}
             }

@@ -93,8 +93,8 @@ impl<DB: Ground> Producer<DB> {
             self.pen.write(&[Line::Produced(Produced::Began { producer, transaction, at: now() })])?;
             let contents = self.circumstances.shape.transaction(producer, transaction);
             match self.announce(&contents, transaction, &mut rng).await {
-                Ok(Outcome::Committed) => {
-                    let committed = Produced::Committed { producer, transaction, at: now() };
+                Ok(Outcome::Committed(ids)) => {
+                    let committed = Produced::Committed { producer, transaction, at: now(), ids };
                     self.pen.write(&[Line::Produced(committed)])?;
                 }
                 Ok(Outcome::Undone) => self.undone(transaction)?,
@@ -134,10 +134,13 @@ impl<DB: Ground> Producer<DB> {
     ) -> Result<Outcome, OutboxError> {
         let mut tx = DB::begin(&self.pool, self.circumstances.setup.isolation).await?;
         DB::write_ledger(&mut tx, self.circumstances.process, transaction).await?;
+        let mut ids = Vec::with_capacity(contents.len());
         for run in contents.chunk_by(|one, other| one.mode == other.mode) {
             let messages: Vec<_> = run.iter().map(message).collect();
             let Some(first) = run.first() else { continue };
-            self.outbox.enqueue_batch(Target::Connection(&mut *tx), first.mode.queue(), &messages).await?;
+            let target = Target::Connection(&mut *tx);
+            let enqueued = self.outbox.enqueue_batch(target, first.mode.queue(), &messages).await?;
+            ids.extend(enqueued.iter().map(|id| id.0));
         }
         if rng.u32(..8) == 0 {
             // Others overtake it meanwhile.
@@ -150,7 +153,7 @@ impl<DB: Ground> Producer<DB> {
         self.reached(COMMIT_BEFORE);
         let committed = tx.commit().await;
         self.reached(COMMIT_AFTER);
-        Ok(if committed.is_ok() { Outcome::Committed } else { Outcome::Unknown })
+        Ok(if committed.is_ok() { Outcome::Committed(ids) } else { Outcome::Unknown })
     }
 
     fn reached(&self, point: &str) {
@@ -161,7 +164,8 @@ impl<DB: Ground> Producer<DB> {
 }
 
 enum Outcome {
-    Committed,
+    /// With these ids.
+    Committed(Vec<i64>),
     Undone,
     Unknown,
 }

@@ -30,19 +30,34 @@ pub struct Counts {
 
 impl Counts {
     pub fn add(&mut self, other: &Self) {
-        self.kills += other.kills;
-        self.point_kills += other.point_kills;
-        self.producer_kills += other.producer_kills;
-        self.crashes += other.crashes;
-        self.promotions += other.promotions;
-        self.cuts += other.cuts;
-        self.pauses += other.pauses;
-        self.clock_jumps += other.clock_jumps;
-        self.full_disks += other.full_disks;
-        self.sessions += other.sessions;
-        self.weathers += other.weathers;
-        self.stops += other.stops;
-        self.starters += other.starters;
+        let Self {
+            kills,
+            point_kills,
+            producer_kills,
+            crashes,
+            promotions,
+            cuts,
+            pauses,
+            clock_jumps,
+            full_disks,
+            sessions,
+            weathers,
+            stops,
+            starters,
+        } = other;
+        self.kills += kills;
+        self.point_kills += point_kills;
+        self.producer_kills += producer_kills;
+        self.crashes += crashes;
+        self.promotions += promotions;
+        self.cuts += cuts;
+        self.pauses += pauses;
+        self.clock_jumps += clock_jumps;
+        self.full_disks += full_disks;
+        self.sessions += sessions;
+        self.weathers += weathers;
+        self.stops += stops;
+        self.starters += starters;
     }
 }
 
@@ -106,6 +121,10 @@ impl Report {
             verdict.cross_wired,
             verdict.stale_settles,
             verdict.stalls,
+        );
+        println!(
+            "noticed by the processes: {} batches that were not settled within their lease, {} times that one was not given the processor",
+            verdict.slow_batches, verdict.starved
         );
         println!(
             "slowest recovery: {} ms of {} that could be measured",

@@ -15,7 +15,7 @@ use crate::{
     disk::Disk,
     episode::{Episode, Stage},
     faketime::Clock,
-    judge::judge,
+    judge::{judge, silent_modes},
     proxy::Proxy,
     report::Report,
     schedule::{KILLS, Kind, Plan},
@@ -83,6 +83,10 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         let faults = match played {
             Ok(evidence) => {
                 report.verdict.add(judge(&evidence));
+                // One that the deadline cut short may not have come so far.
+                let silent = if now() < deadline { silent_modes(&evidence) } else { Vec::new() };
+                let silent = silent.into_iter().map(|mode| format!("nothing was delivered in {mode:?} mode"));
+                report.oddities.extend(silent);
                 evidence.faults
             }
             Err(error) => {

@@ -28,6 +28,8 @@ use crate::{
 
 /// From when on a transaction of a handler is open for long.
 const LONG: u64 = millis(100);
+/// How often a call with several messages rejects all of them for the sake of one.
+const WHOLE_CALL: u32 = 8;
 
 pub async fn run<DB: Ground>(circumstances: Circumstances, stop: impl Future<Output = ()>) -> Result<()>
 where
@@ -57,7 +59,7 @@ where
 {
     let setup = &circumstances.setup;
     Fuse::light(circumstances.kill_at.as_ref(), Pen::open(&circumstances.history)?)?;
-    starving::notice(circumstances.process, Pen::open(&circumstances.history)?);
+    starving::notice(circumstances.process, setup.lease(), Pen::open(&circumstances.history)?);
     let pool = DB::pool(&circumstances.url, setup.pool).await?;
     let scribe = Arc::new(Scribe {
         pen: Pen::open(&circumstances.history)?,
@@ -95,6 +97,7 @@ fn tuned(setup: &Setup) -> (OutboxProfile, WorkerTuning) {
         "low-latency" => OutboxProfile::low_latency(),
         "high-throughput" => OutboxProfile::high_throughput(),
         "auto" => OutboxProfile::auto(),
+        "relaxed" => OutboxProfile::relaxed(),
         _ => OutboxProfile::default_profile(),
     };
     let size = if setup.profile == "auto" { WorkerTuning::ADAPTIVE } else { setup.batch_size };
@@ -109,24 +112,19 @@ struct Scribe {
     circumstances: Circumstances,
 }
 
-/// A call of a handler. If it is dropped before its end, that is written down; or, if it is in a transaction, that this was open for long.
+/// A call of a handler. If its transaction was open for long, that is written down at its end.
 struct Call<'s> {
     scribe: &'s Scribe,
     mode: Mode,
     number: u64,
     began: u64,
-    has_returned: bool,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         let (process, from, until) = (self.scribe.circumstances.process, self.began, now());
-        match self.mode {
-            Mode::Leased if !self.has_returned => self.abandon(),
-            Mode::Transactional if until - from > LONG => {
-                self.scribe.pen.write(&[Line::Held { process, from, until }]).ok();
-            }
-            Mode::Leased | Mode::Transactional => {}
+        if self.mode == Mode::Transactional && until - from > LONG {
+            self.scribe.pen.write(&[Line::Held { process, from, until }]).ok();
         }
     }
 }
@@ -137,11 +135,25 @@ impl Call<'_> {
         self.scribe.pen.write(&[Line::Abandoned { process, call: self.number }]).ok();
     }
 
-    /// Why this call rejects: it names itself first. Who misbehaves goes on for more than a megabyte, with what no text may have.
-    fn reason(&self) -> String {
+    /// Why this call rejects so many messages: it names itself first. Who misbehaves goes on for more than a megabyte, with what no text
+    /// may have; once is enough.
+    fn reason(&self, messages: usize) -> String {
         let Circumstances { process, setup, .. } = &self.scribe.circumstances;
         let own = format!("{process}.{} rejects", self.number);
-        if setup.misbehaves { format!("{own}\0{}", "\u{1F4A3}".repeat(300_000)) } else { own }
+        let goes_on = setup.misbehaves && messages == 1;
+        if goes_on { format!("{own}\0{}", "\u{1F4A3}".repeat(300_000)) } else { own }
+    }
+
+    /// Rejects all that a transactional call was given. That is written down first, and not in the transaction, which is undone: the judge
+    /// compares it with the dead letters.
+    fn reject(&self, messages: &[OutboxMessage]) -> HandlerResult {
+        let (process, call) = (self.scribe.circumstances.process, self.number);
+        let names = messages.iter().filter_map(|message| name_of(&message.payload));
+        let lines: Vec<Line> = names.map(|name| Line::Rejected { process, call, name }).collect();
+        match self.scribe.pen.write_and_sync(&lines) {
+            Ok(()) => HandlerResult::Reject { reason: self.reason(messages.len()) },
+            Err(error) => HandlerResult::Retry { reason: error.to_string() },
+        }
     }
 
     fn handling(&self, message: &OutboxMessage, whim: Whim) -> Handling {
@@ -181,18 +193,22 @@ impl Call<'_> {
 impl Scribe {
     fn call(&self, mode: Mode) -> Call<'_> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        Call { scribe: self, mode, number, began: now(), has_returned: false }
+        Call { scribe: self, mode, number, began: now() }
     }
 
     fn whim(&self, message: &OutboxMessage) -> Whim {
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
         Whim::draw(&self.circumstances, name_of(&message.payload), &mut rng)
     }
+
+    fn rejects_whole_call(&self) -> bool {
+        self.rng.lock().unwrap_or_else(PoisonError::into_inner).u32(..WHOLE_CALL) == 0
+    }
 }
 
 impl LeasedHandler for Scribe {
     async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
-        let mut call = self.call(Mode::Leased);
+        let call = self.call(Mode::Leased);
         while !batch.remaining().is_zero() {
             let Some(message) = batch.next_msg() else { break };
             let whim = self.whim(message);
@@ -206,12 +222,12 @@ impl LeasedHandler for Scribe {
             if let Err(error) = written {
                 return HandlerResult::Retry { reason: error.to_string() };
             }
+            // Whatever becomes of the call, what was acked before stays so.
             if let Err(result) = call.misbehave(whim).await {
-                call.has_returned = true;
                 return result;
             }
             match whim {
-                Whim::Reject => batch.reject(call.reason()),
+                Whim::Reject => batch.reject(call.reason(1)),
                 Whim::Nonsense => {
                     batch.ack_chunk(usize::MAX);
                     batch.ack();
@@ -223,7 +239,6 @@ impl LeasedHandler for Scribe {
         if let Err(error) = self.pen.write_and_sync(&[]) {
             return HandlerResult::Retry { reason: error.to_string() };
         }
-        call.has_returned = true;
         HandlerResult::Success
     }
 }
@@ -246,11 +261,11 @@ where
                 return result;
             }
             match whim {
-                // All of them or none: it comes again in smaller batches, until it is alone.
-                Whim::Reject if msgs.len() > 1 => {
+                // All of them or none: mostly, it comes again in smaller batches, until it is alone.
+                Whim::Reject if msgs.len() > 1 && !self.rejects_whole_call() => {
                     return HandlerResult::Retry { reason: "one of them is to be rejected".to_owned() };
                 }
-                Whim::Reject => return HandlerResult::Reject { reason: call.reason() },
+                Whim::Reject => return call.reject(msgs),
                 // Fails, and on PostgreSQL the transaction with it: then what follows cannot be a success, whatever it says.
                 Whim::Nonsense => {
                     assert!(conn.execute("SELECT nonsense").await.is_err(), "nonsense was executed");

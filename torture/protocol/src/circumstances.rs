@@ -83,7 +83,7 @@ pub struct Setup {
     pub rest_ms: u64,
 }
 
-const PROFILES: [&str; 4] = ["default", "low-latency", "high-throughput", "auto"];
+const PROFILES: [&str; 5] = ["default", "low-latency", "high-throughput", "auto", "relaxed"];
 
 impl Setup {
     pub fn draw(rng: &mut Rng, misbehaves: bool) -> Self {

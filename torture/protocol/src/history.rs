@@ -39,7 +39,7 @@ pub struct Handling {
 }
 
 /// What a producer did.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Produced {
     Began {
         producer: u32,
@@ -50,6 +50,8 @@ pub enum Produced {
         producer: u32,
         transaction: u64,
         at: u64,
+        /// Of its messages, in their order, as the outbox returned them; empty if it returns none.
+        ids: Vec<i64>,
     },
     /// It was rolled back, or failed before its commit was sent.
     Undone {
@@ -63,7 +65,13 @@ pub enum Produced {
 pub enum Line {
     Handled(Handling),
     Produced(Produced),
-    /// A handler's call ends otherwise than by returning in time: what it had in hand may come again.
+    /// A handler is about to reject a message, in a transaction that undoes whatever else it writes.
+    Rejected {
+        process: u32,
+        call: u64,
+        name: Name,
+    },
+    /// A handler's call outlives its lease: all that it was given may come again.
     Abandoned {
         process: u32,
         call: u64,
@@ -111,11 +119,15 @@ impl Line {
             Self::Produced(Produced::Began { producer, transaction, at }) => {
                 format!("began {producer} {transaction} {at}\n")
             }
-            Self::Produced(Produced::Committed { producer, transaction, at }) => {
-                format!("committed {producer} {transaction} {at}\n")
+            Self::Produced(Produced::Committed { producer, transaction, at, ids }) => {
+                let ids: String = ids.iter().map(|id| format!(" {id}")).collect();
+                format!("committed {producer} {transaction} {at}{ids}\n")
             }
             Self::Produced(Produced::Undone { producer, transaction }) => {
                 format!("undone {producer} {transaction}\n")
+            }
+            Self::Rejected { process, call, name: Name { producer, transaction, place } } => {
+                format!("rejected {process} {call} {producer} {transaction} {place}\n")
             }
             Self::Abandoned { process, call } => format!("abandoned {process} {call}\n"),
             Self::Starved { process, from, until } => format!("starved {process} {from} {until}\n"),
@@ -165,10 +177,20 @@ impl Line {
                 producer: small(1)?,
                 transaction: number(2)?,
                 at: number(3)?,
+                ids: words
+                    .iter()
+                    .skip(4)
+                    .map(|id| id.parse().context("it has no id there"))
+                    .collect::<Result<_>>()?,
             }),
             ["undone", ..] => {
                 Self::Produced(Produced::Undone { producer: small(1)?, transaction: number(2)? })
             }
+            ["rejected", ..] => Self::Rejected {
+                process: small(1)?,
+                call: number(2)?,
+                name: Name { producer: small(3)?, transaction: number(4)?, place: small(5)? },
+            },
             ["abandoned", ..] => Self::Abandoned { process: small(1)?, call: number(2)? },
             ["starved", ..] => Self::Starved { process: small(1)?, from: number(2)?, until: number(3)? },
             ["held", ..] => Self::Held { process: small(1)?, from: number(2)?, until: number(3)? },
@@ -230,7 +252,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("history");
         assert_eq!(read(&path).unwrap(), []);
-        let name = Some(Name { producer: 3, transaction: 5, place: 8 });
+        let name = Name { producer: 3, transaction: 5, place: 8 };
         let handling = Handling {
             at: 1,
             process: 2,
@@ -238,7 +260,7 @@ mod tests {
             partition: 4,
             seq: 5,
             id: 6,
-            name,
+            name: Some(name),
             digest: u64::MAX,
             fate: Fate::Rejected,
         };
@@ -248,8 +270,10 @@ mod tests {
             Line::Handled(Handling { name: None, fate: Fate::Failed, ..handling.clone() }),
             Line::Handled(Handling { fate: Fate::Done, ..handling }),
             Line::Produced(Produced::Began { producer: 1, transaction: 2, at: 3 }),
-            Line::Produced(Produced::Committed { producer: 1, transaction: 2, at: 4 }),
+            Line::Produced(Produced::Committed { producer: 1, transaction: 2, at: 4, ids: Vec::new() }),
+            Line::Produced(Produced::Committed { producer: 1, transaction: 4, at: 5, ids: vec![7, -1, 9] }),
             Line::Produced(Produced::Undone { producer: 1, transaction: 3 }),
+            Line::Rejected { process: 1, call: 2, name },
             Line::Abandoned { process: 1, call: 2 },
             Line::Starved { process: 1, from: 2, until: 3 },
             Line::Held { process: 1, from: 2, until: 3 },

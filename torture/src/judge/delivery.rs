@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
-use super::{Books, DeadLetter, Evidence, Fault, Verdict};
+use super::{Books, DeadLetter, Evidence, Verdict, ended, excuses::Excuses};
 use crate::{
     content::{Mode, Name},
     history::{Fate, Handling},
@@ -29,12 +29,18 @@ pub(super) fn judge(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
 struct Places {
     by_seq: BTreeMap<(Where, i64), Name>,
     by_name: HashMap<Name, (Where, i64, i64)>,
+    by_id: HashMap<i64, Name>,
     by_key: HashMap<(Mode, String), u32>,
 }
 
 impl Places {
     fn of(evidence: &Evidence, books: &Books, verdict: &mut Verdict) -> Self {
         let mut places = Self::default();
+        for (name, expected) in &books.expected {
+            if let Some(id) = expected.id {
+                places.name(id, *name, verdict);
+            }
+        }
         let of_handling = |mode| {
             move |handling: &Handling| {
                 (mode, handling.partition, handling.seq, handling.id, handling.name, handling.digest)
@@ -64,14 +70,30 @@ impl Places {
                 });
                 continue;
             }
+            match expected.id {
+                None => places.name(id, name, verdict),
+                Some(own) if own == id => {}
+                Some(own) => verdict.find(
+                    |v| &mut v.cross_wired,
+                    || format!("{name:?} came as message {id}, and its producer was told that it is {own}"),
+                ),
+            }
             if let Some(key) = &expected.key
                 && *places.by_key.entry((mode, key.clone())).or_insert(partition) != partition
             {
                 verdict.find(|v| &mut v.cross_wired, || format!("key {key:?} is in more than one partition"));
             }
-            places.add((mode, partition), seq, id, name, verdict);
+            places.add((mode, partition), seq, expected.id.unwrap_or(id), name, verdict);
         }
         places
+    }
+
+    /// An id means one message, in all of the outbox and for ever.
+    fn name(&mut self, id: i64, name: Name, verdict: &mut Verdict) {
+        let other = *self.by_id.entry(id).or_insert(name);
+        if other != name {
+            verdict.find(|v| &mut v.reordered, || format!("id {id} is {other:?} and {name:?}"));
+        }
     }
 
     /// A message has one place, and a place one message, for ever.
@@ -139,6 +161,7 @@ impl Places {
 
 /// At least once, and every further time has a reason; nothing is skipped, and a call's messages run on.
 fn judge_leased(evidence: &Evidence, handled: &[&Handling], verdict: &mut Verdict) {
+    let excuses = Excuses::of(evidence);
     let mut first: HashMap<u32, i64> = HashMap::new();
     let mut last: HashMap<Name, &Handling> = HashMap::new();
     let mut calls: HashMap<(u32, u64), &Handling> = HashMap::new();
@@ -160,7 +183,7 @@ fn judge_leased(evidence: &Evidence, handled: &[&Handling], verdict: &mut Verdic
         let Some(name) = handling.name else { continue };
         if let Some(before) = last.insert(name, handling) {
             verdict.duplicates += 1;
-            if !is_explained(evidence, before, handling) {
+            if !excuses.explain(before, handling) {
                 verdict.find(
                     |v| &mut v.unexplained_duplicates,
                     || format!("{name:?} was handled again, for no reason: {before:?}, {handling:?}"),
@@ -168,25 +191,6 @@ fn judge_leased(evidence: &Evidence, handled: &[&Handling], verdict: &mut Verdic
             }
         }
     }
-}
-
-/// Whether its handler failed, or there was a fault that may have kept its settlement away; or the process that handles it again did not
-/// know, by a fault of its own, that others had gone on with what it had in hand.
-fn is_explained(evidence: &Evidence, before: &Handling, again: &Handling) -> bool {
-    before.fate == Fate::Failed
-        || evidence.abandoned.contains(&(before.process, before.call))
-        || is_disturbed(evidence, before, again.at)
-        || is_disturbed(evidence, again, again.at)
-}
-
-/// Whether a fault of the process or of all of them came between the beginning of the lease that it handled something under, which may have
-/// been that long before, and some time after.
-fn is_disturbed(evidence: &Evidence, handling: &Handling, until: u64) -> bool {
-    let lease = evidence.leases.get(&handling.process).copied().unwrap_or_default();
-    let begun = handling.at.saturating_sub(lease);
-    let concerns =
-        |fault: &&Fault| fault.explains && fault.process.is_none_or(|process| process == handling.process);
-    evidence.faults.iter().filter(concerns).any(|fault| fault.from <= until && fault.until >= begun)
 }
 
 /// One effect a message, in order, and none missing but those of dead letters.
@@ -220,7 +224,7 @@ fn judge_transactional(effects: &[&Handling], dead: &[DeadLetter], verdict: &mut
     }
 }
 
-/// A dead letter is what the last handler to have the message rejected, and nothing else is one.
+/// A dead letter is what a handler rejected, in leased mode the last one to have it, and nothing else is one.
 fn judge_dead_letters(
     evidence: &Evidence,
     handled: &[&Handling],
@@ -235,29 +239,25 @@ fn judge_dead_letters(
             verdict.find(|v| &mut v.transactional_duplicates, || format!("{name:?} is a dead letter twice"));
         }
     }
-    let last: HashMap<Name, &Handling> =
-        handled.iter().filter_map(|handling| Some((handling.name?, *handling))).collect();
-    for (name, last) in &last {
-        let letter = letters.get(name);
-        let is_of_last = |letter: &DeadLetter| letter.call == Some((last.process, last.call));
-        match (last.fate, letter) {
-            (Fate::Rejected, None) => {
-                verdict.find(
-                    |v| &mut v.lost,
-                    || format!("{name:?} was rejected, and is no dead letter: {last:?}"),
-                );
-            }
-            (Fate::Rejected, Some(letter)) if is_of_last(letter) => {}
-            (_, Some(letter)) => verdict.find(
-                |v| &mut v.stale_settles,
-                || {
-                    format!(
-                        "{name:?} was rejected by call {:?}, and handled after that: {last:?}",
-                        letter.call
-                    )
-                },
+    let by_leased = handled.iter().filter(|handling| handling.fate == Fate::Rejected);
+    let by_leased = by_leased.filter_map(|handling| Some((handling.process, handling.call, handling.name?)));
+    let rejected: HashSet<(u32, u64, Name)> = by_leased.chain(evidence.rejected.iter().copied()).collect();
+    let last: HashMap<Name, (u32, u64)> = handled
+        .iter()
+        .filter_map(|handling| Some((handling.name?, (handling.process, handling.call))))
+        .collect();
+    for (name, letter) in &letters {
+        let call = letter.call.filter(|(process, call)| rejected.contains(&(*process, *call, *name)));
+        match (call, last.get(name)) {
+            (None, _) => verdict.find(
+                |v| &mut v.phantom,
+                || format!("{name:?} is a dead letter of call {:?}, which did not reject it", letter.call),
             ),
-            (_, None) => {}
+            (Some(call), Some(last)) if call != *last => verdict.find(
+                |v| &mut v.stale_settles,
+                || format!("{name:?} was rejected by call {call:?}, and given to {last:?} after that"),
+            ),
+            (Some(_), _) => {}
         }
     }
     let with_effect: HashSet<Name> = effects.iter().filter_map(|effect| effect.name).collect();
@@ -273,10 +273,13 @@ fn judge_dead_letters(
     }
 }
 
+/// Everything comes to an end.
 fn judge_completeness(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
-    let seen = evidence.handled.iter().chain(&evidence.effects).filter_map(|handling| handling.name);
-    let seen: HashSet<Name> = seen.chain(evidence.dead.iter().filter_map(|letter| letter.name)).collect();
-    for name in books.expected.keys().filter(|name| !seen.contains(name)) {
-        verdict.find(|v| &mut v.lost, || format!("{name:?} was committed, and never handled"));
+    let ended = ended(evidence);
+    for name in books.expected.keys().filter(|name| !ended.contains(name)) {
+        verdict.find(
+            |v| &mut v.lost,
+            || format!("{name:?} was committed, and nobody was done with it, or it was rejected and is no dead letter"),
+        );
     }
 }

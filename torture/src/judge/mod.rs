@@ -5,6 +5,7 @@
 //! and look-ups.
 
 mod delivery;
+mod excuses;
 mod liveness;
 #[cfg(test)]
 mod tests;
@@ -15,7 +16,7 @@ use serde::Serialize;
 
 use crate::{
     content::{Mode, Name, Shape},
-    history::{Handling, Produced},
+    history::{Fate, Handling, Produced},
 };
 
 /// All that is known of an episode.
@@ -30,11 +31,17 @@ pub struct Evidence {
     /// What transactional handlers wrote and committed, in that order.
     pub effects: Vec<Handling>,
     pub dead: Vec<DeadLetter>,
+    /// What transactional handlers rejected: in which process's which call.
+    pub rejected: HashSet<(u32, u64, Name)>,
     /// How long the leases of each process are.
     pub leases: HashMap<u32, u64>,
-    /// Calls that did not return in time, by process and number.
+    /// Calls that outlived their lease, by process and number.
     pub abandoned: HashSet<(u32, u64)>,
     pub faults: Vec<Fault>,
+    /// How often processes noticed that a batch was not settled within its lease.
+    pub slow_batches: u64,
+    /// How often they noticed that they were not given the processor for long.
+    pub starved: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -73,7 +80,7 @@ impl Fault {
     }
 }
 
-/// What the judge found. Everything but `messages`, explained duplicates and times is a broken promise.
+/// What the judge found. Everything but `messages`, explained duplicates, their excuses and times is a broken promise.
 #[derive(Debug, Clone, Default, Serialize, PartialEq, Eq)]
 pub struct Verdict {
     pub messages: u64,
@@ -93,6 +100,9 @@ pub struct Verdict {
     pub recoveries: u64,
     /// The same by what there was to recover from.
     pub recoveries_from: BTreeMap<&'static str, Recoveries>,
+    /// Excuses that processes had for themselves: many of them, and unexplained duplicates mean little.
+    pub slow_batches: u64,
+    pub starved: u64,
     /// The first findings of each kind, in words.
     pub findings: Vec<String>,
 }
@@ -104,8 +114,8 @@ pub struct Recoveries {
     pub p100_ms: u64,
 }
 
-/// How many findings are written down: one fault may have thousands of consequences.
-const MOST_FINDINGS: usize = 30;
+/// How many findings of a kind are written down: one fault may have thousands of consequences.
+const MOST_FINDINGS: u64 = 5;
 
 impl Verdict {
     pub fn is_good(&self) -> bool {
@@ -121,8 +131,9 @@ impl Verdict {
     }
 
     fn find(&mut self, kind: fn(&mut Self) -> &mut u64, what: impl FnOnce() -> String) {
-        *kind(self) += 1;
-        if self.findings.len() < MOST_FINDINGS {
+        let count = kind(self);
+        *count += 1;
+        if *count <= MOST_FINDINGS {
             let what = what();
             self.findings.push(what);
         }
@@ -137,24 +148,43 @@ impl Verdict {
 
     /// Of two episodes.
     pub fn add(&mut self, other: Self) {
-        self.messages += other.messages;
-        self.lost += other.lost;
-        self.phantom += other.phantom;
-        self.duplicates += other.duplicates;
-        self.unexplained_duplicates += other.unexplained_duplicates;
-        self.transactional_duplicates += other.transactional_duplicates;
-        self.reordered += other.reordered;
-        self.cross_wired += other.cross_wired;
-        self.stale_settles += other.stale_settles;
-        self.stalls += other.stalls;
-        self.recovery_p100_ms = self.recovery_p100_ms.max(other.recovery_p100_ms);
-        self.recoveries += other.recoveries;
-        for (what, more) in other.recoveries_from {
+        let Self {
+            messages,
+            lost,
+            phantom,
+            duplicates,
+            unexplained_duplicates,
+            transactional_duplicates,
+            reordered,
+            cross_wired,
+            stale_settles,
+            stalls,
+            recovery_p100_ms,
+            recoveries,
+            recoveries_from,
+            slow_batches,
+            starved,
+            findings,
+        } = other;
+        self.messages += messages;
+        self.lost += lost;
+        self.phantom += phantom;
+        self.duplicates += duplicates;
+        self.unexplained_duplicates += unexplained_duplicates;
+        self.transactional_duplicates += transactional_duplicates;
+        self.reordered += reordered;
+        self.cross_wired += cross_wired;
+        self.stale_settles += stale_settles;
+        self.stalls += stalls;
+        self.recovery_p100_ms = self.recovery_p100_ms.max(recovery_p100_ms);
+        self.recoveries += recoveries;
+        for (what, more) in recoveries_from {
             let known = self.recoveries_from.entry(what).or_default();
             *known = Recoveries { count: known.count + more.count, p100_ms: known.p100_ms.max(more.p100_ms) };
         }
-        self.findings.extend(other.findings);
-        self.findings.truncate(MOST_FINDINGS);
+        self.slow_batches += slow_batches;
+        self.starved += starved;
+        self.findings.extend(findings);
     }
 }
 
@@ -164,6 +194,8 @@ struct Expected {
     partition: Option<u32>,
     key: Option<String>,
     digest: u64,
+    /// As its producer was told, if it lived to say so.
+    id: Option<i64>,
 }
 
 /// What a producer knows of a transaction.
@@ -183,16 +215,18 @@ struct Books {
 impl Books {
     fn open(evidence: &Evidence) -> Self {
         let mut transactions: HashMap<_, Transaction> = HashMap::new();
+        let mut ids: HashMap<(u32, u64), &[i64]> = HashMap::new();
         for produced in &evidence.produced {
-            match *produced {
+            match produced {
                 Produced::Began { producer, transaction, at } => {
-                    transactions.entry((producer, transaction)).or_default().began = Some(at);
+                    transactions.entry((*producer, *transaction)).or_default().began = Some(*at);
                 }
-                Produced::Committed { producer, transaction, at } => {
-                    transactions.entry((producer, transaction)).or_default().committed = Some(at);
+                Produced::Committed { producer, transaction, at, ids: own } => {
+                    transactions.entry((*producer, *transaction)).or_default().committed = Some(*at);
+                    ids.insert((*producer, *transaction), own);
                 }
                 Produced::Undone { producer, transaction } => {
-                    transactions.entry((producer, transaction)).or_default().is_undone = true;
+                    transactions.entry((*producer, *transaction)).or_default().is_undone = true;
                 }
             }
         }
@@ -201,11 +235,12 @@ impl Books {
             .iter()
             .flat_map(|(producer, number)| evidence.shape.transaction(*producer, *number));
         let expected = sent.map(|content| {
-            let digest = content.digest();
-            (
-                content.name,
-                Expected { mode: content.mode, partition: content.partition, key: content.key, digest },
-            )
+            let (name, digest) = (content.name, content.digest());
+            let place = usize::try_from(name.place).unwrap_or(usize::MAX);
+            let id = ids.get(&(name.producer, name.transaction)).and_then(|ids| ids.get(place)).copied();
+            let expected =
+                Expected { mode: content.mode, partition: content.partition, key: content.key, digest, id };
+            (name, expected)
         });
         Self { expected: expected.collect(), transactions }
     }
@@ -215,26 +250,60 @@ impl Books {
     }
 }
 
-/// How many messages of committed transactions nobody has handled or rejected yet.
+/// The messages that nobody has to be given any more.
+///
+/// In leased mode: those that some handler was done with, and those that the last one rejected, if they are dead letters. One that failed
+/// must come again, and so must one whose rejection nobody knows of. In transactional mode: those that have an effect or are dead letters.
+fn ended(evidence: &Evidence) -> HashSet<Name> {
+    let mut leased: HashMap<Name, (&Handling, bool)> = HashMap::new();
+    for handling in &evidence.handled {
+        let Some(name) = handling.name else { continue };
+        let (last, is_done) = leased.entry(name).or_insert((handling, false));
+        *is_done |= handling.fate == Fate::Done;
+        if handling.at >= last.at {
+            *last = handling;
+        }
+    }
+    let letters = |mode| evidence.dead.iter().filter(move |letter| letter.mode == mode);
+    let dead: HashSet<Name> = letters(Mode::Leased).filter_map(|letter| letter.name).collect();
+    let leased = leased.into_iter().filter(|(name, (last, is_done))| match last.fate {
+        Fate::Rejected => dead.contains(name),
+        Fate::Done | Fate::Failed => *is_done,
+    });
+    let effects = evidence.effects.iter().filter_map(|effect| effect.name);
+    let rejected = letters(Mode::Transactional).filter_map(|letter| letter.name);
+    leased.map(|(name, _)| name).chain(effects).chain(rejected).collect()
+}
+
+/// How many messages of committed transactions are still to be delivered.
 pub fn missing(evidence: &Evidence) -> usize {
-    let seen = evidence.handled.iter().chain(&evidence.effects).filter_map(|handling| handling.name);
-    let seen: HashSet<Name> = seen.chain(evidence.dead.iter().filter_map(|letter| letter.name)).collect();
+    let ended = ended(evidence);
     let sent =
         evidence.ledger.iter().flat_map(|(producer, number)| evidence.shape.transaction(*producer, *number));
-    sent.filter(|content| !seen.contains(&content.name)).count()
+    sent.filter(|content| !ended.contains(&content.name)).count()
+}
+
+/// The modes of an episode in which no handler did anything: whatever the verdict, it says nothing of them.
+pub fn silent_modes(evidence: &Evidence) -> Vec<Mode> {
+    let is_silent = |mode: &Mode| match mode {
+        Mode::Leased => evidence.handled.is_empty(),
+        Mode::Transactional => evidence.effects.is_empty(),
+    };
+    evidence.shape.queues.iter().map(|(mode, _)| *mode).filter(is_silent).collect()
 }
 
 pub fn judge(evidence: &Evidence) -> Verdict {
     let mut verdict = Verdict::default();
     let books = Books::open(evidence);
     verdict.messages = u64::try_from(books.expected.len()).unwrap_or(u64::MAX);
+    (verdict.slow_batches, verdict.starved) = (evidence.slow_batches, evidence.starved);
     settle_the_ledger(evidence, &books, &mut verdict);
     delivery::judge(evidence, &books, &mut verdict);
     liveness::judge(evidence, &books, &mut verdict);
     verdict
 }
 
-/// What producers heard must be so: a commit that was answered stays, and what was undone does not come back.
+/// What producers heard must be so: a commit that was answered stays, what was undone does not come back, and every message got an id.
 fn settle_the_ledger(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
     let ledger: HashSet<_> = evidence.ledger.iter().copied().collect();
     for (key, transaction) in &books.transactions {
@@ -249,6 +318,21 @@ fn settle_the_ledger(evidence: &Evidence, books: &Books, verdict: &mut Verdict) 
             verdict.find(
                 |v| &mut v.phantom,
                 || format!("transaction {number} of producer {producer} was undone and is there"),
+            );
+        }
+    }
+    for produced in &evidence.produced {
+        let Produced::Committed { producer, transaction, ids, .. } = produced else { continue };
+        let sent = evidence.shape.transaction(*producer, *transaction).len();
+        if !ids.is_empty() && ids.len() != sent {
+            verdict.find(
+                |v| &mut v.cross_wired,
+                || {
+                    format!(
+                        "transaction {transaction} of producer {producer}: {sent} messages got {} ids",
+                        ids.len()
+                    )
+                },
             );
         }
     }

@@ -23,9 +23,12 @@ fn well() -> Evidence {
         handled: Vec::new(),
         effects: Vec::new(),
         dead: Vec::new(),
+        rejected: HashSet::new(),
         leases: HashMap::from([(LEASED, LEASE), (AGAIN, LEASE)]),
         abandoned: HashSet::new(),
         faults: Vec::new(),
+        slow_batches: 0,
+        starved: 0,
     };
     let (mut now, mut id, mut call) = (seconds(100), 0, 0);
     let mut seqs: HashMap<(Mode, u32), i64> = HashMap::new();
@@ -34,8 +37,10 @@ fn well() -> Evidence {
         evidence.produced.push(Produced::Began { producer: 9, transaction, at: now });
         evidence.ledger.push((9, transaction));
         now += millis(1);
-        evidence.produced.push(Produced::Committed { producer: 9, transaction, at: now });
-        for content in shape.transaction(9, transaction) {
+        let contents = shape.transaction(9, transaction);
+        let ids = (id + 1..).take(contents.len()).collect();
+        evidence.produced.push(Produced::Committed { producer: 9, transaction, at: now, ids });
+        for content in contents {
             let key = content.key.as_ref().map(|key| u32::try_from(key.len() % 2).unwrap());
             let partition = content.partition.or(key).unwrap();
             let seq = seqs.entry((content.mode, partition)).or_default();
@@ -54,24 +59,33 @@ fn well() -> Evidence {
                 fate: if is_poison { Fate::Rejected } else { Fate::Done },
             };
             if is_poison {
-                evidence.dead.push(DeadLetter {
-                    mode: content.mode,
-                    partition,
-                    seq: *seq,
-                    id,
-                    name: handling.name,
-                    digest: handling.digest,
-                    call: Some((handling.process, call)),
-                });
+                evidence.dead.push(letter(content.mode, &handling, Some((handling.process, call))));
             }
             match content.mode {
                 Mode::Leased => evidence.handled.push(handling),
-                Mode::Transactional if is_poison => {}
+                Mode::Transactional if is_poison => {
+                    evidence.rejected.insert((TRANSACTIONAL, call, content.name));
+                }
                 Mode::Transactional => evidence.effects.push(handling),
             }
         }
     }
     evidence
+}
+
+/// A dead letter of what a handler was given.
+fn letter(mode: Mode, of: &Handling, call: Option<(u32, u64)>) -> DeadLetter {
+    let Handling { partition, seq, id, name, digest, .. } = *of;
+    DeadLetter { mode, partition, seq, id, name, digest, call }
+}
+
+/// Nobody knows what ids there are.
+fn forget_ids(evidence: &mut Evidence) {
+    for produced in &mut evidence.produced {
+        if let Produced::Committed { ids, .. } = produced {
+            ids.clear();
+        }
+    }
 }
 
 /// The verdict on what was made of it, but for the words.
@@ -198,6 +212,8 @@ fn a_message_that_comes_again_needs_a_reason() {
     for fault in [
         |before: &Handling| kill(77, before.at + 1),
         |before: &Handling| kill(LEASED, before.at + 6),
+        |before: &Handling| kill(AGAIN, before.at + 1),
+        |before: &Handling| kill(AGAIN, before.at - LEASE),
         |before: &Handling| kill(LEASED, before.at - LEASE - 1),
     ] {
         let verdict = after(|evidence| {
@@ -217,6 +233,137 @@ fn what_failed_comes_again_without_another_reason() {
         evidence.handled.push(Handling { at: before.at + 5, call: 10_000, ..before });
     });
     assert_eq!(verdict, but(|v| v.duplicates = 1));
+}
+
+#[test]
+fn what_failed_and_never_comes_again_is_lost() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        evidence.handled[place].fate = Fate::Failed;
+        assert_eq!(missing(evidence), 1);
+    });
+    assert_eq!(verdict, but(|v| v.lost = 1));
+    // It was done once before, or afterwards: at least once.
+    for done_at in [-5, 5] {
+        let verdict = after(|evidence| {
+            let place = some(&evidence.handled);
+            let done = evidence.handled[place].clone();
+            evidence.faults.push(kill(LEASED, done.at));
+            evidence.handled[place].fate = Fate::Failed;
+            let at = done.at.checked_add_signed(done_at).unwrap();
+            evidence.handled.push(Handling { at, call: 10_000, ..done });
+            assert_eq!(missing(evidence), 0);
+        });
+        assert_eq!(verdict.lost, 0);
+    }
+}
+
+#[test]
+fn a_rejection_that_nobody_knows_of_is_lost_though_it_was_done_before() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        let before = evidence.handled[place].clone();
+        evidence.faults.push(kill(LEASED, before.at));
+        let (at, fate) = (before.at + 5, Fate::Rejected);
+        evidence.handled.push(Handling { at, fate, call: 10_000, process: AGAIN, ..before });
+        assert_eq!(missing(evidence), 1);
+    });
+    assert_eq!(verdict.lost, 1);
+}
+
+#[test]
+fn a_fault_excuses_what_was_in_hand_and_not_what_was_settled_long_before() {
+    let again = |from: u64, fault: fn(u64) -> Fault, process: u32| {
+        after(|evidence| {
+            let end = evidence.handled.last().unwrap().at + from;
+            evidence.faults.push(fault(end));
+            let done = evidence.handled.iter().filter(|handling| handling.fate == Fate::Done);
+            let again = done.zip(1..).map(|(before, number)| Handling {
+                at: end + seconds(2) + number,
+                process,
+                call: 10_000 + number,
+                ..before.clone()
+            });
+            let again: Vec<_> = again.collect();
+            evidence.handled.extend(again);
+        })
+    };
+    let crash = |from| Fault { process: None, until: from + seconds(1), ..kill(LEASED, from) };
+    // The cursor goes back to the very beginning, a minute after all was settled.
+    for verdict in [again(seconds(60), |from| kill(LEASED, from), AGAIN), again(seconds(60), crash, LEASED)] {
+        assert!(verdict.duplicates > 50, "{verdict:?}");
+        assert_eq!(verdict.unexplained_duplicates, verdict.duplicates);
+    }
+    // Or by as much as may not have been on the disk.
+    let verdict = again(millis(900), crash, LEASED);
+    assert!(verdict.unexplained_duplicates < verdict.duplicates, "{verdict:?}");
+    assert!(verdict.unexplained_duplicates > 0, "{verdict:?}");
+}
+
+#[test]
+fn who_lost_its_lease_without_knowing_goes_on_until_it_is_over() {
+    let verdict = |from: i64, until: i64| {
+        after(|evidence| {
+            let place = some(&evidence.handled);
+            let before = evidence.handled[place].clone();
+            let again = Handling { at: before.at + 500, call: 10_000, process: AGAIN, ..before.clone() };
+            let time = |ago: i64| again.at.checked_add_signed(ago).unwrap();
+            // Not one that may have kept the first settlement away.
+            evidence.leases.insert(LEASED, 0);
+            evidence.faults.push(Fault { until: time(until), ..kill(AGAIN, time(from)) });
+            evidence.handled.push(again);
+        })
+    };
+    let lease = i64::try_from(LEASE).unwrap();
+    assert_eq!(verdict(-500, -lease).unexplained_duplicates, 0);
+    assert_eq!(verdict(-500, 10).unexplained_duplicates, 0);
+    // It began after others had handled it; or the lease that was lost is long over.
+    assert_eq!(verdict(-499, -lease).unexplained_duplicates, 1);
+    assert_eq!(verdict(-500, -lease - 1).unexplained_duplicates, 1);
+}
+
+#[test]
+fn only_a_call_that_outlives_its_lease_excuses_what_it_was_done_with() {
+    let again = |evidence: &mut Evidence| {
+        let before = evidence.handled[some(&evidence.handled)].clone();
+        let call = (before.process, before.call);
+        evidence.handled.push(Handling { at: before.at + 5, call: 10_000, process: AGAIN, ..before });
+        call
+    };
+    let excused = after(|evidence| {
+        let call = again(evidence);
+        evidence.abandoned.insert(call);
+    });
+    assert_eq!(excused, but(|v| v.duplicates = 1));
+    let other = after(|evidence| {
+        let (process, call) = again(evidence);
+        evidence.abandoned.insert((process, call + 10_000));
+    });
+    assert_eq!(other.unexplained_duplicates, 1);
+}
+
+#[test]
+fn five_findings_of_each_kind_are_told_and_all_are_counted() {
+    let mut evidence = well();
+    forget_ids(&mut evidence);
+    evidence.effects.iter_mut().for_each(|effect| effect.id = 1);
+    evidence.handled.iter_mut().for_each(|handling| handling.digest ^= 1);
+    let verdict = judge(&evidence);
+    assert!(verdict.reordered > 50 && verdict.cross_wired > 50, "{verdict:?}");
+    let told = |word: &str| verdict.findings.iter().filter(|finding| finding.contains(word)).count();
+    assert_eq!((told("id 1 is"), told("not as it was sent")), (5, 5));
+}
+
+#[test]
+fn a_mode_in_which_nothing_was_delivered_is_noticed() {
+    let mut evidence = well();
+    assert_eq!(silent_modes(&evidence), []);
+    evidence.handled.clear();
+    assert_eq!(silent_modes(&evidence), [Mode::Leased]);
+    evidence.effects.clear();
+    assert_eq!(silent_modes(&evidence), Mode::ALL);
+    evidence.shape.queues.remove(0);
+    assert_eq!(silent_modes(&evidence), [Mode::Transactional]);
 }
 
 #[test]
@@ -263,12 +410,41 @@ fn seqs_against_the_order_of_commits_are_found() {
 #[test]
 fn a_seq_or_an_id_with_two_meanings_is_found() {
     let verdict = after(|evidence| {
+        forget_ids(evidence);
         let place = some(&evidence.handled);
         let before = evidence.handled[place].clone();
         evidence.faults.push(kill(LEASED, before.at));
         evidence.handled.push(Handling { id: before.id + 10_000, at: before.at + 1, call: 10_000, ..before });
     });
     assert_eq!(verdict.reordered, 1);
+    // In another mode and another partition, too.
+    let verdict = after(|evidence| {
+        forget_ids(evidence);
+        evidence.effects.last_mut().unwrap().id = evidence.handled[some(&evidence.handled)].id;
+    });
+    assert_eq!(verdict, but(|v| v.reordered = 1));
+}
+
+#[test]
+fn an_id_that_its_producer_does_not_know_is_found() {
+    let delivered = after(|evidence| evidence.effects.last_mut().unwrap().id += 10_000);
+    assert_eq!(delivered, but(|v| v.cross_wired = 1));
+    let dead = after(|evidence| evidence.dead.last_mut().unwrap().id += 10_000);
+    assert_eq!(dead, but(|v| v.cross_wired = 1));
+    let returned = |change: fn(&mut Vec<i64>)| {
+        after(|evidence| {
+            let ids = evidence.produced.iter_mut().find_map(|line| match line {
+                Produced::Committed { ids, .. } if ids.len() > 2 => Some(ids),
+                _ => None,
+            });
+            change(ids.unwrap());
+        })
+    };
+    assert_eq!(returned(|ids| ids.swap(0, 1)), but(|v| v.cross_wired = 2));
+    assert_eq!(returned(|ids| ids.truncate(2)), but(|v| v.cross_wired = 1));
+    // One id for two of them: it has two meanings, and one of them comes with another.
+    let twice = returned(|ids| ids[0] = ids[1]);
+    assert_eq!(twice, but(|v| (v.cross_wired, v.reordered) = (1, 1)));
 }
 
 #[test]
@@ -289,18 +465,57 @@ fn what_is_not_as_it_was_sent_is_cross_wired() {
 fn a_rejection_that_others_have_overtaken_is_a_stale_settle() {
     let verdict = after(|evidence| {
         let place = some(&evidence.handled);
-        let last = evidence.handled[place].clone();
-        evidence.dead.push(DeadLetter {
-            mode: Mode::Leased,
-            partition: last.partition,
-            seq: last.seq,
-            id: last.id,
-            name: last.name,
-            digest: last.digest,
-            call: Some((77, 1)),
-        });
+        evidence.handled[place].fate = Fate::Rejected;
+        let before = evidence.handled[place].clone();
+        evidence.dead.push(letter(Mode::Leased, &before, Some((before.process, before.call))));
+        evidence.faults.push(kill(LEASED, before.at));
+        let fate = Fate::Done;
+        evidence.handled.push(Handling { at: before.at + 5, call: 10_000, process: AGAIN, fate, ..before });
     });
-    assert_eq!(verdict, but(|v| v.stale_settles = 1));
+    assert_eq!((verdict.stale_settles, verdict.phantom, verdict.lost), (1, 0, 0));
+}
+
+#[test]
+fn a_dead_letter_that_nobody_rejected_is_a_phantom() {
+    // A handler was done with it, or failed, or nobody was given it.
+    for (fate, lost) in [(Fate::Done, 0), (Fate::Failed, 1)] {
+        let verdict = after(|evidence| {
+            let place = some(&evidence.handled);
+            evidence.handled[place].fate = fate;
+            let last = evidence.handled[place].clone();
+            evidence.dead.push(letter(Mode::Leased, &last, Some((last.process, last.call))));
+        });
+        assert_eq!(verdict, but(|v| (v.phantom, v.lost) = (1, lost)));
+    }
+    for names_its_call in [false, true] {
+        let verdict = after(|evidence| {
+            let effect = evidence.effects.remove(some(&evidence.effects));
+            let call = names_its_call.then_some((effect.process, effect.call));
+            evidence.dead.push(letter(Mode::Transactional, &effect, call));
+        });
+        assert_eq!(verdict, but(|v| v.phantom = 1));
+    }
+    // All of them.
+    let verdict = after(|evidence| {
+        for effect in std::mem::take(&mut evidence.effects) {
+            evidence.dead.push(letter(Mode::Transactional, &effect, None));
+        }
+    });
+    assert!(verdict.phantom > 10, "{verdict:?}");
+    // A call that rejected another message is none; one that rejected several is one for each.
+    let whole_call = |rejected: usize| {
+        after(|evidence| {
+            for number in 0..2 {
+                let effect = evidence.effects.remove(some(&evidence.effects));
+                evidence.dead.push(letter(Mode::Transactional, &effect, Some((TRANSACTIONAL, 10_000))));
+                if number < rejected {
+                    evidence.rejected.insert((TRANSACTIONAL, 10_000, effect.name.unwrap()));
+                }
+            }
+        })
+    };
+    assert_eq!(whole_call(1), but(|v| v.phantom = 1));
+    assert_eq!(whole_call(2), but(|_| ()));
 }
 
 #[test]
@@ -312,15 +527,8 @@ fn what_was_rejected_must_be_a_dead_letter_and_have_no_effect() {
     assert_eq!(verdict, but(|v| v.lost = 1));
     let verdict = after(|evidence| {
         let effect = evidence.effects[some(&evidence.effects)].clone();
-        evidence.dead.push(DeadLetter {
-            mode: Mode::Transactional,
-            partition: effect.partition,
-            seq: effect.seq,
-            id: effect.id,
-            name: effect.name,
-            digest: effect.digest,
-            call: None,
-        });
+        evidence.rejected.insert((TRANSACTIONAL, effect.call, effect.name.unwrap()));
+        evidence.dead.push(letter(Mode::Transactional, &effect, Some((TRANSACTIONAL, effect.call))));
     });
     assert_eq!(verdict, but(|v| v.phantom = 1));
 }
@@ -366,7 +574,7 @@ fn recovery_from_a_kill_counts_from_the_end_of_its_lease() {
         let partition = evidence.effects[last].partition;
         let before =
             evidence.effects[..last].iter().rfind(|effect| effect.partition == partition).unwrap().at;
-        let Some(Produced::Committed { at, .. }) = evidence.produced.last().copied() else { unreachable!() };
+        let Some(&Produced::Committed { at, .. }) = evidence.produced.last() else { unreachable!() };
         let killed = before.max(at) + 1;
         evidence.faults.push(kill(TRANSACTIONAL, killed));
         evidence.effects[last].at = killed + millis(700);

@@ -1,0 +1,73 @@
+//! Why a message may be handled again in leased mode.
+
+use std::collections::HashMap;
+
+use super::Evidence;
+use crate::{
+    clock::seconds,
+    history::{Fate, Handling},
+};
+
+/// How long after it was answered a leased settlement may still be lost in a crash of the server, which writes it to the disk within this
+/// time.
+const UNFLUSHED: u64 = seconds(1);
+
+/// What is known of an episode that excuses a second time.
+pub(super) struct Excuses<'e> {
+    evidence: &'e Evidence,
+    /// The faults of each process, and those of all, by the time at which they began; each with the latest end of those up to it.
+    faults: HashMap<Option<u32>, Vec<(u64, u64)>>,
+}
+
+impl<'e> Excuses<'e> {
+    pub(super) fn of(evidence: &'e Evidence) -> Self {
+        let mut faults: HashMap<_, Vec<_>> = HashMap::new();
+        for fault in evidence.faults.iter().filter(|fault| fault.explains) {
+            faults.entry(fault.process).or_default().push((fault.from, fault.until));
+        }
+        for faults in faults.values_mut() {
+            faults.sort_unstable();
+            let mut latest = 0;
+            for (_, until) in faults {
+                latest = latest.max(*until);
+                *until = latest;
+            }
+        }
+        Self { evidence, faults }
+    }
+
+    /// Whether there is a reason for a message to be handled again: its handler failed, or outlived its lease; or a fault, of the process
+    /// or of all, did it in one of two ways.
+    ///
+    /// - It kept the settlement away from the database. The message was handled under a lease, so all of it, from the acquire to the
+    ///   settlement, is within a lease before and a lease after: a kill, a pause, a cut connection or a full disk that does not touch this
+    ///   time had nothing to do with it. A crash of the server also takes back what was settled a moment before it. A batch that outlived
+    ///   its lease, and a process that was not given the processor, say so themselves ([`Line::Slow`], [`Line::Starved`]).
+    /// - Whoever handles it now had the partition before, and lost it without knowing: it was paused or starved; the database's clock
+    ///   went ahead of its own; its acquire went down with the server. The fault began before others handled the message, and it goes on
+    ///   with what it has for as long as its lease lasts by its own clock, counted from before the fault was over.
+    ///
+    /// [`Line::Slow`]: crate::history::Line::Slow
+    /// [`Line::Starved`]: crate::history::Line::Starved
+    pub(super) fn explain(&self, before: &Handling, again: &Handling) -> bool {
+        let lease = self.lease(before);
+        let unsettled = (before.at + lease + UNFLUSHED).min(again.at);
+        before.fate == Fate::Failed
+            || self.evidence.abandoned.contains(&(before.process, before.call))
+            || self.is_disturbed(before.process, unsettled, before.at.saturating_sub(lease))
+            || self.is_disturbed(again.process, before.at, again.at.saturating_sub(self.lease(again)))
+    }
+
+    fn lease(&self, handling: &Handling) -> u64 {
+        self.evidence.leases.get(&handling.process).copied().unwrap_or_default()
+    }
+
+    /// Whether a fault of the process, or of all, had begun by then and was not over before that.
+    fn is_disturbed(&self, process: u32, begun_by: u64, over_after: u64) -> bool {
+        [Some(process), None].iter().any(|concerned| {
+            let faults = self.faults.get(concerned).map_or(&[][..], Vec::as_slice);
+            let begun = &faults[..faults.partition_point(|(from, _)| *from <= begun_by)];
+            begun.last().is_some_and(|(_, latest)| *latest >= over_after)
+        })
+    }
+}
