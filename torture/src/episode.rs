@@ -32,6 +32,8 @@ use crate::{
 
 /// How often processes are looked at.
 const LOOK: Duration = Duration::from_millis(10);
+/// How long an episode takes at least, before the end: what handlers and producers do by themselves takes its time, too.
+const LEAST: u64 = seconds(15);
 /// How long to go on until all kill points were reached.
 const POINTS_LIMIT: u64 = seconds(90);
 /// How long, at the end, nothing may get on: longer than the longest lease.
@@ -124,6 +126,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         let posts = std::mem::take(&mut self.posts);
         self.make_outbox().await?;
         self.posts = posts;
+        let least = deadline.min(now() + LEAST);
         let (mut said, steps) = (now(), self.plan.steps.len());
         for (done, step) in self.plan.steps.iter().enumerate() {
             if now() > deadline {
@@ -136,6 +139,9 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             self.rest(step.after).await?;
             self.carry_out(step.deed).await?;
             self.rest(step.rest).await?;
+        }
+        while now() < least {
+            self.rest(50).await?;
         }
         let limit = now() + POINTS_LIMIT;
         while self.has_points_left() && now() < limit {
@@ -195,7 +201,8 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         self.stage.next_process += 1;
         // Of itself, not of the order in which processes happen to be started.
         let mut rng = Rng::with_seed(self.plan.seed.rotate_left(32) ^ u64::from(process));
-        let setup = setup.unwrap_or_else(|| Setup::draw(&mut rng, self.plan.misbehaves));
+        let setup =
+            setup.unwrap_or_else(|| Setup::draw(&mut rng, self.plan.misbehaves, self.stage.server.is_some()));
         let kill_at = kill_at.map(|point| {
             let nth = if points::is_rare(&point) { 1 } else { rng.u32(1..=4) };
             (point, nth)

@@ -106,7 +106,7 @@ impl<DB: Ground> Producer<DB> {
                     tokio::time::sleep(AFTER_ERROR).await;
                 }
             }
-            tokio::time::sleep(Duration::from_millis(rng.u64(0..=2 * setup.rest_ms))).await;
+            tokio::time::sleep(setup.rests(&mut rng)).await;
         }
         Ok(())
     }
@@ -142,10 +142,7 @@ impl<DB: Ground> Producer<DB> {
             let enqueued = self.outbox.enqueue_batch(target, first.mode.queue(), &messages).await?;
             ids.extend(enqueued.iter().map(|id| id.0));
         }
-        if rng.u32(..8) == 0 {
-            // Others overtake it meanwhile.
-            tokio::time::sleep(Duration::from_millis(rng.u64(1..=60))).await;
-        }
+        tokio::time::sleep(self.circumstances.setup.stays_open(rng)).await;
         if rng.u32(..20) == 0 {
             tx.rollback().await.ok();
             return Ok(Outcome::Undone);

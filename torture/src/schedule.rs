@@ -156,7 +156,7 @@ pub struct Plan {
 }
 
 /// How often each thing is done in an episode. What a run of a thousand kills must have at least is in these proportions.
-pub const KILLS: usize = 10;
+pub const KILLS: usize = 20;
 const CUTS: u32 = 25;
 /// How often processes are killed at every kill point.
 const POINTS_EVERY: u32 = 10;
@@ -266,7 +266,7 @@ fn deeds(rng: &mut Rng, workers: usize, producers: usize) -> Vec<Deed> {
     deeds.push(Deed::Pause { worker: rng.usize(..workers), past_lease_ms: rng.u64(100..=1500) });
     deeds.push(Deed::Stop { worker: rng.usize(..workers) });
     deeds.push(Deed::Starters);
-    deeds.push(Deed::Crash);
+    deeds.extend([Deed::Crash, Deed::Crash]);
     deeds.push(Deed::Clock { ahead: jump(rng) });
     deeds.push(Deed::FillDisk { ms: rng.u64(100..=2000) });
     deeds.extend((0..2).map(|_| Deed::Sessions { most: rng.u32(1..=8) }));

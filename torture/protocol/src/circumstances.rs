@@ -79,6 +79,10 @@ pub struct Setup {
     pub misbehaves: bool,
     /// How many transactions a producer has under way at once.
     pub transactions: u32,
+    /// About how many milliseconds each stays open after it enqueued; if none, few of them do.
+    pub open_ms: u64,
+    /// Whether some of them stay open for longer than anybody may have to wait for others.
+    pub stays_open_for_long: bool,
     /// About how many milliseconds it rests after each.
     pub rest_ms: u64,
 }
@@ -86,22 +90,28 @@ pub struct Setup {
 const PROFILES: [&str; 5] = ["default", "low-latency", "high-throughput", "auto", "relaxed"];
 
 impl Setup {
-    pub fn draw(rng: &mut Rng, misbehaves: bool) -> Self {
+    /// Transactions of producers overlap all the time if they can: where there is one writer at a time, they could only wait for each other.
+    pub fn draw(rng: &mut Rng, misbehaves: bool, overlaps: bool) -> Self {
         // Long ones are short more often than not: whoever waits for the end of one does nothing else.
         let long = 1000 + rng.u64(..=29_000) * rng.u64(..=100) / 100 * rng.u64(..=100) / 100;
         let lease_ms = if rng.u32(..10) == 0 { long } else { rng.u64(500..=1000) };
+        // Like a service that has much else to do in its transactions: at every moment, some of them are open.
+        let is_busy = overlaps && rng.u32(..3) == 0;
+        let transactions = if is_busy { rng.u32(4..=8) } else { rng.u32(1..=4) };
         Self {
             seed: rng.u64(..),
             profile: PROFILES[rng.usize(..PROFILES.len())].to_owned(),
             batch_size: [1, 10, 100, 1000][rng.usize(..4)].min(rng.u32(1..=1000)),
             lease_ms,
             processors: rng.usize(2..=16),
-            pool: rng.u32(2..=16),
+            pool: if is_busy { rng.u32(transactions + 1..=16) } else { rng.u32(2..=16) },
             isolation: Isolation::ALL[rng.usize(..3)],
             whole_batches: rng.bool(),
             misbehaves: misbehaves && rng.u32(..3) == 0,
-            transactions: rng.u32(1..=4),
-            rest_ms: rng.u64(20..=60),
+            transactions,
+            stays_open_for_long: overlaps && rng.u32(..4) == 0,
+            open_ms: if is_busy { rng.u64(50..=150) } else { 0 },
+            rest_ms: if is_busy { rng.u64(2..=10) } else { rng.u64(20..=60) },
         }
     }
 
@@ -118,11 +128,52 @@ impl Setup {
             whole_batches: false,
             misbehaves: false,
             transactions: 1,
+            open_ms: 0,
+            stays_open_for_long: false,
             rest_ms: 10,
         }
     }
 
+    /// How long a producer's transaction stays open after it enqueued. Others overtake it meanwhile.
+    pub fn stays_open(&self, rng: &mut Rng) -> Duration {
+        if self.stays_open_for_long && rng.u32(..40) == 0 {
+            return Duration::from_millis(rng.u64(6000..=8000));
+        }
+        Duration::from_millis(match self.open_ms {
+            0 if rng.u32(..8) == 0 => rng.u64(1..=60),
+            0 => 0,
+            about => rng.u64(about / 2..=about + about / 2),
+        })
+    }
+
+    /// How long a producer rests after a transaction.
+    pub fn rests(&self, rng: &mut Rng) -> Duration {
+        Duration::from_millis(rng.u64(0..=2 * self.rest_ms))
+    }
+
     pub const fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transactions_overlap_where_they_can() {
+        let drawn =
+            |overlaps| (0..100).map(move |seed| Setup::draw(&mut Rng::with_seed(seed), true, overlaps));
+        assert!(drawn(false).all(|setup| setup.open_ms == 0));
+        let busy: Vec<Setup> = drawn(true).filter(|setup| setup.open_ms > 0).collect();
+        assert!((20..50).contains(&busy.len()), "{} of 100 are busy", busy.len());
+        for setup in busy {
+            assert!(setup.transactions >= 4 && setup.pool > setup.transactions);
+            let open = setup.stays_open(&mut Rng::with_seed(setup.seed));
+            assert!(
+                open >= setup.rests(&mut Rng::with_seed(setup.seed)),
+                "it rests for longer than it works"
+            );
+        }
     }
 }
