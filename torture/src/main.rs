@@ -65,11 +65,14 @@ struct Options {
     /// Play one plan, as it was written down
     #[arg(long, value_name = "FILE", conflicts_with_all = ["kills", "seconds", "seed", "mode", "faults"])]
     replay: Option<PathBuf>,
+    /// Build it with optimisations first, which takes minutes: for long runs
+    #[arg(long)]
+    fast: bool,
     /// End with one JSON object
     #[arg(long)]
     json: bool,
     /// Where plans and histories are kept if something is found
-    #[arg(long, default_value = "target/torture", hide = true, overrides_with = "folder")]
+    #[arg(long, default_value = "target/tortured", hide = true, overrides_with = "folder")]
     folder: PathBuf,
 }
 

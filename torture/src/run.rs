@@ -31,8 +31,8 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     // Whatever is wrong with what was asked for is said before anything is made.
     let plans = plans(options, seed, &kinds)?;
     let scratch = tempfile::tempdir().context("cannot make a folder")?;
-    let kept = Kept::make(&options.folder, &format!("{}-{seed}-", options.db.name()))?;
-    let folder = kept.path();
+    let books = Books::open(&format!("{}-{seed}-", options.db.name()))?;
+    let folder = books.path();
     let mut report = Report { db: options.db.name().to_owned(), seed, ..Report::default() };
 
     // The server is run as another user, who must get there.
@@ -112,7 +112,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     report.ok = report.is_good();
     pool.close().await;
     if !report.ok {
-        report.kept = Some(kept.keep().display().to_string());
+        report.kept = Some(books.keep_in(&options.folder)?.display().to_string());
     }
     Ok(report)
 }
@@ -161,13 +161,14 @@ fn progress(plan: &Plan, report: &Report) {
     );
 }
 
-/// Where plans and histories are; removed when dropped, unless they are kept.
-struct Kept(tempfile::TempDir);
+/// Where plans and histories are written, in memory if there is a place for it: they are synced all the time, and no power fails here.
+struct Books(tempfile::TempDir);
 
-impl Kept {
-    fn make(folder: &Path, prefix: &str) -> Result<Self> {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        let made = tempfile::Builder::new().prefix(prefix).tempdir_in(folder);
+impl Books {
+    fn open(prefix: &str) -> Result<Self> {
+        let folder =
+            std::env::var_os("POSTHASTE_TEST_SQLITE_FOLDER").map_or_else(std::env::temp_dir, PathBuf::from);
+        let made = tempfile::Builder::new().prefix(prefix).tempdir_in(&folder);
         Ok(Self(made.with_context(|| format!("cannot make a folder in {}", folder.display()))?))
     }
 
@@ -175,9 +176,18 @@ impl Kept {
         self.0.path()
     }
 
-    fn keep(self) -> PathBuf {
-        self.0.keep()
+    fn keep_in(&self, folder: &Path) -> Result<PathBuf> {
+        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        copy(self.path(), folder)?;
+        Ok(folder.join(self.path().file_name().unwrap_or_default()))
     }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    if !std::process::Command::new("cp").arg("-a").arg(from).arg(to).status()?.success() {
+        bail!("{} could not be copied to {}", from.display(), to.display());
+    }
+    Ok(())
 }
 
 /// Keeps the database beside the histories. A server is stopped first: the files of one that runs make no sense.
@@ -192,10 +202,5 @@ async fn keep<DB: Ground>(
         None => DB::flush(pool).await.unwrap_or_default(),
     }
     let from: PathBuf = server.map_or_else(|| place.to_owned(), |server| server.folder.clone());
-    let status =
-        std::process::Command::new("cp").arg("-a").arg(&from).arg(folder.join("database")).status()?;
-    if !status.success() {
-        bail!("the database in {} could not be kept", from.display());
-    }
-    Ok(())
+    copy(&from, &folder.join("database"))
 }

@@ -263,7 +263,9 @@ fn jump(rng: &mut Rng) -> i64 {
 fn deeds(rng: &mut Rng, workers: usize, producers: usize) -> Vec<Deed> {
     let mut deeds: Vec<Deed> = (0..KILLS).map(|_| Deed::Kill { worker: rng.usize(..workers) }).collect();
     deeds.extend((0..producers).map(|producer| Deed::KillProducer { producer }));
-    deeds.push(Deed::Pause { worker: rng.usize(..workers), past_lease_ms: rng.u64(100..=1500) });
+    for _ in 0..2 {
+        deeds.push(Deed::Pause { worker: rng.usize(..workers), past_lease_ms: rng.u64(100..=1500) });
+    }
     deeds.push(Deed::Stop { worker: rng.usize(..workers) });
     deeds.push(Deed::Starters);
     deeds.extend([Deed::Crash, Deed::Crash]);
