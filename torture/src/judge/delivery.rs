@@ -165,8 +165,10 @@ fn judge_leased(evidence: &Evidence, handled: &[&Handling], verdict: &mut Verdic
     let mut first: HashMap<u32, i64> = HashMap::new();
     let mut last: HashMap<Name, &Handling> = HashMap::new();
     let mut calls: HashMap<(u32, u64), &Handling> = HashMap::new();
+    // How far each process has come in each partition, and in which call.
+    let mut furthest: HashMap<(u32, u32), (i64, u64)> = HashMap::new();
     for handling in handled {
-        let Handling { partition, seq, .. } = **handling;
+        let Handling { process, call, partition, seq, .. } = **handling;
         let highest = first.entry(partition).or_default();
         if seq > *highest + 1 {
             verdict.find(
@@ -175,15 +177,19 @@ fn judge_leased(evidence: &Evidence, handled: &[&Handling], verdict: &mut Verdic
             );
         }
         *highest = seq.max(*highest);
-        let before = calls.insert((handling.process, handling.call), handling);
+        let before = calls.insert((process, call), handling);
         if before.is_some_and(|before| before.partition != partition || before.seq + 1 != seq) {
             verdict
                 .find(|v| &mut v.reordered, || format!("the messages of a call do not run on: {handling:?}"));
         }
+        let reached = furthest.entry((process, partition)).or_default();
+        *reached = (*reached).max((seq, call));
         let Some(name) = handling.name else { continue };
         if let Some(before) = last.insert(name, handling) {
             verdict.duplicates += 1;
-            if !excuses.explain(before, handling) {
+            let reached = furthest.get(&(before.process, partition));
+            let has_gone_on = reached.is_some_and(|(seq, call)| *seq > before.seq && *call > before.call);
+            if !excuses.explain(before, handling, has_gone_on) {
                 verdict.find(
                     |v| &mut v.unexplained_duplicates,
                     || format!("{name:?} was handled again, for no reason: {before:?}, {handling:?}"),

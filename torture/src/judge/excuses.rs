@@ -42,29 +42,32 @@ impl<'e> Excuses<'e> {
     /// - It kept the settlement away from the database. The message was handled under a lease, so all of it, from the acquire to the
     ///   settlement, is within a lease before and a lease after: a kill, a pause, a cut connection or a full disk that does not touch this
     ///   time had nothing to do with it. A crash of the server also takes back what was settled a moment before it. A batch that outlived
-    ///   its lease, and a process that was not given the processor, say so themselves ([`Line::Slow`], [`Line::Starved`]).
+    ///   its lease, and a process that was not given the processor, say so themselves ([`Line::Slow`], [`Line::Starved`]). If the process
+    ///   has gone on behind the message (`has_gone_on`), the database knows of it, and what comes upon the process then is no excuse.
     /// - Whoever handles it now had the partition before, and lost it without knowing: it was paused or starved; the database's clock
     ///   went ahead of its own; its acquire went down with the server. The fault began before others handled the message, and it goes on
     ///   with what it has for as long as its lease lasts by its own clock, counted from before the fault was over.
     ///
     /// [`Line::Slow`]: crate::history::Line::Slow
     /// [`Line::Starved`]: crate::history::Line::Starved
-    pub(super) fn explain(&self, before: &Handling, again: &Handling) -> bool {
+    pub(super) fn explain(&self, before: &Handling, again: &Handling, has_gone_on: bool) -> bool {
         let lease = self.lease(before);
-        let unsettled = (before.at + lease + UNFLUSHED).min(again.at);
+        let (acquired, settled) =
+            (before.at.saturating_sub(lease), (before.at + lease + UNFLUSHED).min(again.at));
+        let own = (!has_gone_on).then_some(before.process);
         before.fate == Fate::Failed
             || self.evidence.abandoned.contains(&(before.process, before.call))
-            || self.is_disturbed(before.process, unsettled, before.at.saturating_sub(lease))
-            || self.is_disturbed(again.process, before.at, again.at.saturating_sub(self.lease(again)))
+            || self.is_disturbed(own, settled, acquired)
+            || self.is_disturbed(Some(again.process), before.at, again.at.saturating_sub(self.lease(again)))
     }
 
     fn lease(&self, handling: &Handling) -> u64 {
         self.evidence.leases.get(&handling.process).copied().unwrap_or_default()
     }
 
-    /// Whether a fault of the process, or of all, had begun by then and was not over before that.
-    fn is_disturbed(&self, process: u32, begun_by: u64, over_after: u64) -> bool {
-        [Some(process), None].iter().any(|concerned| {
+    /// Whether a fault of all, or of the process if one is named, had begun by then and was not over before that.
+    fn is_disturbed(&self, process: Option<u32>, begun_by: u64, over_after: u64) -> bool {
+        [process, None].iter().any(|concerned| {
             let faults = self.faults.get(concerned).map_or(&[][..], Vec::as_slice);
             let begun = &faults[..faults.partition_point(|(from, _)| *from <= begun_by)];
             begun.last().is_some_and(|(_, latest)| *latest >= over_after)

@@ -301,6 +301,28 @@ fn a_fault_excuses_what_was_in_hand_and_not_what_was_settled_long_before() {
 }
 
 #[test]
+fn a_kill_excuses_nothing_that_its_process_had_gone_on_behind() {
+    let verdict = |is_of_all: bool, calls: u64| {
+        after(|evidence| {
+            let place = some(&evidence.handled);
+            let before = evidence.handled[place].clone();
+            let next =
+                evidence.handled[place + 1..].iter_mut().find(|next| next.partition == before.partition);
+            let next = next.unwrap();
+            next.call = before.call + calls;
+            let killed = next.at + 1;
+            let fault = kill(LEASED, killed);
+            evidence.faults.push(if is_of_all { Fault { process: None, ..fault } } else { fault });
+            evidence.handled.push(Handling { at: killed + 1, call: 10_000, process: AGAIN, ..before });
+        })
+    };
+    assert_eq!(verdict(false, 1).unexplained_duplicates, 1);
+    // It was the same call, which is settled at its end; or the server crashed, which may have forgotten.
+    assert_eq!(verdict(false, 0).unexplained_duplicates, 0);
+    assert_eq!(verdict(true, 1).unexplained_duplicates, 0);
+}
+
+#[test]
 fn who_lost_its_lease_without_knowing_goes_on_until_it_is_over() {
     let verdict = |from: i64, until: i64| {
         after(|evidence| {
