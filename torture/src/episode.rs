@@ -56,6 +56,8 @@ pub struct Stage<'r, DB: Ground> {
     pub clock: &'r Clock,
     pub disk: Option<&'r Disk>,
     pub database: &'r str,
+    /// The program of the processes, if it is not posthaste that is tortured.
+    pub control: Option<&'r Path>,
     pub folder: &'r Path,
     /// The number of the next process of the run.
     pub next_process: u32,
@@ -201,8 +203,11 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         self.stage.next_process += 1;
         // Of itself, not of the order in which processes happen to be started.
         let mut rng = Rng::with_seed(self.plan.seed.rotate_left(32) ^ u64::from(process));
-        let setup =
+        let mut setup =
             setup.unwrap_or_else(|| Setup::draw(&mut rng, self.plan.misbehaves, self.stage.server.is_some()));
+        if self.stage.control.is_some() {
+            setup.round_lease();
+        }
         let kill_at = kill_at.map(|point| {
             let nth = if points::is_rare(&point) { 1 } else { rng.u32(1..=4) };
             (point, nth)
@@ -218,7 +223,8 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             kill_at,
             setup,
         };
-        Process::start(circumstances, self.stage.server.is_none().then_some(self.stage.clock)).await
+        let clock = self.stage.server.is_none().then_some(self.stage.clock);
+        Process::start(circumstances, self.stage.control, clock).await
     }
 
     /// Waits, and looks after the processes meanwhile.

@@ -47,6 +47,9 @@ struct Options {
     /// The database that it runs on
     #[arg(long, value_enum)]
     db: Database,
+    /// What is tortured; anything but posthaste is a control, in which the judge must find something
+    #[arg(long, value_enum, default_value = "posthaste")]
+    system: System,
     /// Go on for so long
     #[arg(long, conflicts_with = "kills")]
     seconds: Option<u64>,
@@ -84,6 +87,13 @@ enum Database {
     Sqlite,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum System {
+    Posthaste,
+    /// cf-modkit-db 0.7.2, on PostgreSQL
+    CfModkitDb,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ModeOption {
     Leased,
@@ -110,7 +120,29 @@ impl Database {
     }
 }
 
+impl System {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Posthaste => "posthaste",
+            Self::CfModkitDb => "cf-modkit-db",
+        }
+    }
+}
+
 impl Options {
+    /// The program that the processes of a control are; posthaste's are this one.
+    fn control(&self) -> Result<Option<PathBuf>> {
+        if self.system == System::Posthaste {
+            return Ok(None);
+        }
+        if !matches!(self.db, Database::Postgres) {
+            bail!("--system {}: this control runs on PostgreSQL only", self.system.name());
+        }
+        let program = std::env::var_os("POSTHASTE_CONTROL")
+            .context("run `cargo xtask torture`, which builds the control")?;
+        Ok(Some(program.into()))
+    }
+
     fn modes(&self) -> Vec<Mode> {
         match self.mode {
             ModeOption::Leased => vec![Mode::Leased],
@@ -132,11 +164,17 @@ impl Options {
         if self.kills.is_some() && !self.faults.is_empty() && !self.faults.contains(&Kind::Kill) {
             bail!("--kills: there are none without the fault `kill`; add it, or say --seconds");
         }
+        let is_control = self.system != System::Posthaste;
+        if self.faults.contains(&Kind::Point) && is_control {
+            bail!("--faults point: {} has no kill points", self.system.name());
+        }
         let is_root = nix::unistd::geteuid().is_root();
         if self.faults.contains(&Kind::Disk) && !is_root {
             bail!("--faults disk: only root can mount the file system that is filled");
         }
-        let fits = |kind: &Kind| fits(kind) && (is_root || *kind != Kind::Disk);
+        let fits = |kind: &Kind| {
+            fits(kind) && (is_root || *kind != Kind::Disk) && !(is_control && *kind == Kind::Point)
+        };
         let all = if self.faults.is_empty() { Kind::value_variants().to_vec() } else { self.faults.clone() };
         Ok(all.into_iter().filter(fits).collect())
     }
@@ -213,5 +251,23 @@ where
         Role::Producer => producer::run::<DB>(circumstances, stop).await,
         Role::Worker => worker::run::<DB>(circumstances, stop).await,
         Role::Starter => worker::start_and_stop::<DB>(circumstances).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_control_is_asked_for_what_it_has() {
+        let options = |line: &str| Options::parse_from(["torture"].into_iter().chain(line.split(' ')));
+        assert!(options("--db sqlite --seconds 1").control().is_ok_and(|control| control.is_none()));
+        let refused = options("--db mariadb --system cf-modkit-db").control().unwrap_err().to_string();
+        assert_eq!(refused, "--system cf-modkit-db: this control runs on PostgreSQL only");
+        let points = options("--db postgres --system cf-modkit-db --faults kill,point").kinds();
+        assert_eq!(points.unwrap_err().to_string(), "--faults point: cf-modkit-db has no kill points");
+        let kinds = |line| options(line).kinds().unwrap();
+        assert!(kinds("--db postgres").contains(&Kind::Point));
+        assert!(!kinds("--db postgres --system cf-modkit-db").contains(&Kind::Point));
     }
 }

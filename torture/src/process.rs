@@ -1,4 +1,4 @@
-//! The processes of an episode: this program again, in another role.
+//! The processes of an episode: this program again, in another role; or a control, which runs another outbox.
 
 use std::{
     path::{Path, PathBuf},
@@ -48,12 +48,20 @@ pub enum End {
 }
 
 impl Process {
-    /// Starts one; with a clock, if the database has that of whoever asks.
-    pub async fn start(circumstances: Circumstances, clock: Option<&Clock>) -> Result<Self> {
+    /// Starts one, which is this program unless it is a control's; with a clock, if the database has that of whoever asks.
+    pub async fn start(
+        circumstances: Circumstances,
+        control: Option<&Path>,
+        clock: Option<&Clock>,
+    ) -> Result<Self> {
+        let program = match control {
+            Some(control) => control.to_owned(),
+            None => std::env::current_exe()?,
+        };
         let errors = errors_of(&circumstances.history);
         let log =
             std::fs::File::create(&errors).with_context(|| format!("cannot write {}", errors.display()))?;
-        let mut child = Command::new(std::env::current_exe()?)
+        let mut child = Command::new(program)
             .arg(AS_PROCESS)
             // Handlers panic on purpose.
             .env("RUST_BACKTRACE", "0")

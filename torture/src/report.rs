@@ -64,6 +64,8 @@ impl Counts {
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Report {
     pub ok: bool,
+    /// What was tortured.
+    pub system: String,
     pub db: String,
     pub seed: u64,
     pub seconds: u64,

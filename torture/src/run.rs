@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use sqlx::Pool;
 
 use crate::{
-    Options,
+    Options, System,
     clock::{now, seconds},
     database::Ground,
     disk::Disk,
@@ -30,10 +30,12 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     let (began, kinds) = (now(), options.kinds()?);
     // Whatever is wrong with what was asked for is said before anything is made.
     let plans = plans(options, seed, &kinds)?;
+    let control = options.control()?;
     let scratch = tempfile::tempdir().context("cannot make a folder")?;
     let books = Books::open(&format!("{}-{seed}-", options.db.name()))?;
     let folder = books.path();
-    let mut report = Report { db: options.db.name().to_owned(), seed, ..Report::default() };
+    let (system, db) = (options.system.name().to_owned(), options.db.name().to_owned());
+    let mut report = Report { system, db, seed, ..Report::default() };
 
     // The server is run as another user, who must get there.
     std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755))?;
@@ -64,6 +66,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         clock: &clock,
         disk: disk.as_ref(),
         database: options.db.name(),
+        control: control.as_deref(),
         folder,
         next_process: 1,
     };
@@ -119,10 +122,18 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
 
 /// Those that were written down; or as many as it takes, drawn from the seed.
 fn plans(options: &Options, seed: u64, kinds: &[Kind]) -> Result<Box<dyn Iterator<Item = Plan>>> {
+    let is_plain = options.system != System::Posthaste;
     if let Some(file) = &options.replay {
         let text = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
         let plan: Plan =
             serde_json::from_slice(&text).with_context(|| format!("{} is no plan", file.display()))?;
+        if is_plain && (!plan.shape.is_plain || plan.points) {
+            bail!(
+                "{} is a plan for posthaste, and asks for what {} does not have",
+                file.display(),
+                options.system.name()
+            );
+        }
         plan.check().with_context(|| format!("{} cannot be played", file.display()))?;
         return Ok(Box::new(std::iter::once(plan)));
     }
@@ -134,12 +145,19 @@ fn plans(options: &Options, seed: u64, kinds: &[Kind]) -> Result<Box<dyn Iterato
         }
         _ => u32::MAX,
     };
-    Ok(Box::new((0..count).map(move |number| Plan::draw(seed, number, &modes, &kinds))))
+    Ok(Box::new((0..count).map(move |number| {
+        let mut plan = Plan::draw(seed, number, &modes, &kinds);
+        plan.shape.is_plain = is_plain;
+        plan
+    })))
 }
 
 /// Nothing is left of it that would make the next one longer.
 async fn episode_is_over<DB: Ground>(pool: &Pool<DB>, plan: &Plan) -> Result<()> {
-    posthaste::drop_tables(pool, &plan.tables()?).await?;
+    // Another outbox has no tables of its own for each.
+    if !plan.shape.is_plain {
+        posthaste::drop_tables(pool, &plan.tables()?).await?;
+    }
     DB::flush(pool).await
 }
 

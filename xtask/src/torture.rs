@@ -1,6 +1,7 @@
 //! `cargo xtask torture`: the worst day of an outbox, over and over, on a private server.
 //!
-//! What is done and how it is judged is in `torture/`. This builds that program, gives it a folder, and lends it `xtask servers`.
+//! What is done and how it is judged is in `torture/`. This builds that program, gives it a folder, and lends it `xtask servers`. If it is
+//! a control that is tortured, this builds that, too: nobody else waits for what it depends on.
 
 use std::{
     collections::BTreeMap,
@@ -16,6 +17,10 @@ use crate::{
     interrupt,
     servers::{Fleet, faketime},
 };
+
+/// The package of the control, and where the program that tortures it finds it.
+const CONTROL: &str = "control-cf-modkit-db";
+const CONTROL_VARIABLE: &str = "POSTHASTE_CONTROL";
 
 #[derive(Args)]
 #[command(disable_help_flag = true)]
@@ -34,12 +39,17 @@ pub fn run(options: &TortureOptions) -> Result<()> {
     } else {
         ("dev", "debug")
     };
-    build(root, &target, profile)?;
+    build(&root.join("Cargo.toml"), "posthaste-torture", &target, profile)?;
     // No servers: it starts its own, to crash them. But a folder that goes when they are gone.
     let fleet = Fleet::gather(&[], &BTreeMap::new(), &[])?;
     let mut command = Command::new(target.join(folder).join("torture"));
     command.env(faketime::LIBRARY_VARIABLE, faketime::locate()?);
     command.args(&options.arguments).arg("--folder").arg(target.join("tortured")).envs(fleet.environment()?);
+    if names_the_control(&options.arguments) {
+        eprintln!("building {CONTROL}, with all that it depends on: this takes minutes the first time");
+        build(&root.join("bench/Cargo.toml"), CONTROL, &target, "dev")?;
+        command.env(CONTROL_VARIABLE, target.join("debug").join(CONTROL));
+    }
     match interrupt::wait(&mut command)?.code() {
         Some(0) => Ok(()),
         Some(2) => Err(Failure::CannotRun("it could not be run, as said above".to_owned())),
@@ -47,12 +57,35 @@ pub fn run(options: &TortureOptions) -> Result<()> {
     }
 }
 
-fn build(root: &Path, target: &Path, profile: &str) -> Result<()> {
+/// Whether `--system` is the control.
+fn names_the_control(arguments: &[OsString]) -> bool {
+    let pairs = arguments.windows(2).any(|pair| pair[0] == "--system" && pair[1] == "cf-modkit-db");
+    pairs || arguments.iter().any(|argument| argument == "--system=cf-modkit-db")
+}
+
+fn build(manifest: &Path, package: &str, target: &Path, profile: &str) -> Result<()> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    command.args(["build", "--quiet", "--locked", "--package", "posthaste-torture", "--manifest-path"]);
-    command.arg(root.join("Cargo.toml")).arg("--target-dir").arg(target).args(["--profile", profile]);
+    command.args(["build", "--quiet", "--locked", "--package", package, "--manifest-path"]);
+    command.arg(manifest).arg("--target-dir").arg(target).args(["--profile", profile]);
     if interrupt::wait(&mut command)?.success() {
         return Ok(());
     }
     Err(Failure::Failed("the program could not be built".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_control_is_built_only_if_it_is_asked_for() {
+        let names = |line: &str| {
+            let arguments: Vec<_> = line.split(' ').map(OsString::from).collect();
+            names_the_control(&arguments)
+        };
+        assert!(names("--db postgres --system cf-modkit-db --json"));
+        assert!(names("--system=cf-modkit-db"));
+        assert!(!names("--db postgres --system posthaste"));
+        assert!(!names("--json"));
+    }
 }

@@ -110,7 +110,7 @@ impl Setup {
             misbehaves: misbehaves && rng.u32(..3) == 0,
             transactions,
             stays_open_for_long: overlaps && rng.u32(..4) == 0,
-            open_ms: if is_busy { rng.u64(50..=150) } else { 0 },
+            open_ms: if is_busy { rng.u64(150..=400) } else { 0 },
             rest_ms: if is_busy { rng.u64(2..=10) } else { rng.u64(20..=60) },
         }
     }
@@ -132,6 +132,11 @@ impl Setup {
             stays_open_for_long: false,
             rest_ms: 10,
         }
+    }
+
+    /// Up to whole seconds, for outboxes whose leases are counted in them.
+    pub const fn round_lease(&mut self) {
+        self.lease_ms = self.lease_ms.next_multiple_of(1000);
     }
 
     /// How long a producer's transaction stays open after it enqueued. Others overtake it meanwhile.

@@ -48,3 +48,43 @@ impl Whim {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::{
+        circumstances::{Role, Setup},
+        content::{Mode, Shape},
+    };
+
+    #[test]
+    fn plain_messages_are_never_rejected_and_handlers_retry_all_the_same() {
+        let drawn = |is_plain, misbehaves| {
+            let mut setup = Setup::plain();
+            setup.misbehaves = misbehaves;
+            let circumstances = Circumstances {
+                role: Role::Worker,
+                process: 1,
+                url: String::new(),
+                prefix: String::new(),
+                shape: Shape { seed: 1, queues: vec![(Mode::Leased, 1)], is_plain },
+                history: PathBuf::new(),
+                kill_at: None,
+                setup,
+            };
+            let mut rng = Rng::with_seed(1);
+            let names = (0..20_000).map(|transaction| Name { producer: 1, transaction, place: 0 });
+            names.map(|name| Whim::draw(&circumstances, Some(name), &mut rng)).collect::<Vec<_>>()
+        };
+        let well_behaved = drawn(true, false);
+        assert!(well_behaved.contains(&Whim::Retry));
+        assert!(well_behaved.iter().all(|whim| matches!(whim, Whim::Ack | Whim::Retry)));
+        assert!(!drawn(true, true).contains(&Whim::Reject));
+        let all = drawn(false, true);
+        for whim in [Whim::Reject, Whim::Retry, Whim::Panic, Whim::Hang, Whim::Block, Whim::Nonsense] {
+            assert!(all.contains(&whim), "{whim:?}");
+        }
+    }
+}
