@@ -26,7 +26,7 @@ use crate::{
 /// After an error, the database gets a little time.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
 /// From how many waiting messages on nothing is added.
-const BACKLOG: u64 = 3000;
+const BACKLOG: u64 = 8000;
 /// How often to look at that.
 const LOOK: Duration = Duration::from_millis(250);
 

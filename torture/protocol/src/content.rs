@@ -64,7 +64,7 @@ pub struct Content {
 }
 
 /// The most messages of a transaction.
-const MOST: u32 = 60;
+const MOST: u32 = 150;
 /// The bytes that say which message it is.
 const NAME_BYTES: usize = 16;
 

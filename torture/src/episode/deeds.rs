@@ -107,8 +107,7 @@ impl<DB: Ground> Episode<'_, '_, DB> {
                 let from = now();
                 let ballast =
                     self.meanwhile(self.stage.disk.context("there is no disk to fill")?.fill()).await??;
-                let refuses = self.meanwhile(DB::refuses_more(self.stage.pool)).await?;
-                self.counts.full_disks += u64::from(refuses);
+                self.counts.full_disks += 1;
                 self.rest(ms).await?;
                 drop(ballast);
                 self.await_answer().await?;
