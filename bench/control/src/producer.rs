@@ -106,7 +106,7 @@ impl Producer {
             self.pen.write(&[Line::Produced(Produced::Began { producer, transaction, at: now() })])?;
             match self.announce(transaction, &mut rng).await {
                 Ok(()) => {
-                    let committed = Produced::Committed { producer, transaction, at: now() };
+                    let committed = Produced::Committed { producer, transaction, at: now(), ids: Vec::new() };
                     self.pen.write(&[Line::Produced(committed)])?;
                 }
                 Err(error) => {

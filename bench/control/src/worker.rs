@@ -80,7 +80,7 @@ pub async fn without_workers(db: &Db, circumstances: &Circumstances) -> Result<A
 
 async fn start(db: &Db, circumstances: &Circumstances, slow: SlowBatches) -> Result<OutboxHandle> {
     let setup = &circumstances.setup;
-    starving::notice(circumstances.process, Pen::open(&circumstances.history)?);
+    starving::notice(circumstances.process, circumstances.setup.lease(), Pen::open(&circumstances.history)?);
     let beside = Beside::connect(circumstances).await?;
     let scribe = Arc::new(Scribe {
         pen: Pen::open(&circumstances.history)?,
