@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{HandlerResult, OutboxMessage};
+use crate::{HandlerResult, OutboxMessage, error::storable, limits::MAX_REASON};
 
 /// The messages of one call: a run of consecutive seqs of one partition.
 ///
@@ -74,7 +74,8 @@ impl<'a> Batch<'a> {
 
     /// The message taken last becomes a dead letter, with this reason.
     pub fn reject(&mut self, reason: impl Into<String>) {
-        self.settle_last(Fate::Rejected(reason.into()), "reject");
+        // Here, where it is still one: they are all kept until the batch is settled.
+        self.settle_last(Fate::Rejected(storable(&reason.into(), MAX_REASON)), "reject");
     }
 
     fn settle_last(&mut self, fate: Fate, verb: &str) {
@@ -119,6 +120,8 @@ impl<'a> Batch<'a> {
             }
             HandlerResult::Reject { reason } if taken == 0 => Verdict::retry(self.taken, reason),
             HandlerResult::Reject { reason } => {
+                // Before it is copied for each: it may be of any length.
+                let reason = storable(&reason, MAX_REASON);
                 Verdict { done: taken, rejected: rejections(self.taken, Some(&reason)), retry: None }
             }
             HandlerResult::Retry { reason } => Verdict::retry(self.taken, reason),

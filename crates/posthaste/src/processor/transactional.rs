@@ -18,6 +18,8 @@ use super::{
 use crate::{
     HandlerResult, OutboxError, OutboxMessage, TransactionalHandler, TransactionalMessageHandler,
     batch::{Blame, Retry, Verdict},
+    error::storable,
+    limits::MAX_REASON,
     store::{Backend, Begun, Handling, Kept, Leased, Session, Settled, Store},
     telemetry::{self, Stopwatch},
 };
@@ -268,7 +270,8 @@ impl<S: Store> Processor<S> {
         let store = &self.shared.store;
         let fate = match result {
             HandlerResult::Retry { reason } => Fate::Retried(reason),
-            HandlerResult::Reject { reason } => Fate::Rejected(reason),
+            // Cut before it is copied for each message: it may be of any length.
+            HandlerResult::Reject { reason } => Fate::Rejected(storable(&reason, MAX_REASON)),
             HandlerResult::Success => {
                 match self.answer(call, store.keep(transaction, &self.claim, call.timeout, is_last)).await? {
                     Ok(Kept::Yes) => {
