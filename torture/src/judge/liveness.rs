@@ -100,9 +100,11 @@ fn judge_waits(at: Where, firsts: &[First], faults: &[&Fault], verdict: &mut Ver
     }
 }
 
-/// Whether no other fault is near enough to disturb what is measured.
+/// Whether no other fault is near enough to disturb what is measured; nor what keeps everybody waiting and is nobody's deed, as a handler
+/// does that has the only turn to write.
 fn is_alone(fault: &Fault, faults: &[&Fault]) -> bool {
-    let others = faults.iter().filter(|other| other.recovery > 0 && !std::ptr::eq(**other, fault));
+    let disturbs = |other: &Fault| other.recovery > 0 || other.process.is_none();
+    let others = faults.iter().filter(|other| disturbs(other) && !std::ptr::eq(**other, fault));
     others.into_iter().all(|other| other.ends() < fault.from || other.from > fault.ends())
 }
 
@@ -138,6 +140,24 @@ fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, verdict: &mut Verd
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn recovery_is_not_measured_while_somebody_keeps_all_waiting() {
+        let crash = Fault {
+            what: "a test",
+            process: None,
+            explains: true,
+            from: seconds(10),
+            until: seconds(11),
+            lease: 0,
+            recovery: seconds(5),
+        };
+        let of =
+            |process| Fault { process, from: seconds(12), until: seconds(13), recovery: 0, ..crash.clone() };
+        let (of_all, of_one) = (of(None), of(Some(3)));
+        assert!(is_alone(&crash, &[&crash, &of_one]));
+        assert!(!is_alone(&crash, &[&crash, &of_all]));
+    }
 
     #[test]
     fn a_fault_is_no_excuse_for_a_partition_that_has_got_on_since() {
