@@ -66,6 +66,11 @@ pub async fn gather<DB: Ground>(
                     let what = "a batch that took longer than its lease";
                     evidence.slow_batches += 1;
                     evidence.faults.push(noticed(what, Some(process), from, until));
+                    if has_one_writer {
+                        // It waited for its turn to write, as everybody does then; but nobody else has its duplicates.
+                        let what = "more to write than one writer can";
+                        evidence.faults.push(Fault { explains: false, ..noticed(what, None, from, until) });
+                    }
                 }
                 Line::Held { process, from, until } => {
                     let what = "a handler's transaction that was open for long";

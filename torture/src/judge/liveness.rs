@@ -30,7 +30,7 @@ pub(super) fn judge(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
     for (at, firsts) in firsts(evidence, books) {
         judge_waits(at, &firsts, &faults, verdict);
         for fault in &alone {
-            judge_recovery(at, &firsts, fault, verdict);
+            judge_recovery(at, &firsts, fault, &faults, verdict);
         }
     }
 }
@@ -109,7 +109,7 @@ fn is_alone(fault: &Fault, faults: &[&Fault]) -> bool {
 }
 
 /// How long a partition with work stood still after a fault, beyond the lease that it had to wait for.
-fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, verdict: &mut Verdict) {
+fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, faults: &[&Fault], verdict: &mut Verdict) {
     let next = firsts.partition_point(|first| first.at <= fault.until);
     let Some(first) = firsts.get(next).filter(|first| first.waits_since <= fault.ends()) else { return };
     if let Some(process) = fault.process {
@@ -119,6 +119,11 @@ fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, verdict: &mut Verd
         if !had_it {
             return;
         }
+    }
+    // Its handlers hung or were slow meanwhile: of a transaction that was undone, nothing is to be seen.
+    let hampered = |other: &&&Fault| other.process == Some(first.process) && other.recovery == 0;
+    if faults.iter().filter(hampered).any(|other| other.from < first.at && other.until > fault.until) {
+        return;
     }
     let took = first.at.saturating_sub((fault.until + fault.lease).max(first.waits_since));
     verdict.recovered(fault.what, took / 1000);
