@@ -591,16 +591,30 @@ fn who_waits_for_long_has_a_fault_to_blame_or_is_stalled() {
 
 #[test]
 fn recovery_from_a_kill_counts_from_the_end_of_its_lease() {
-    let verdict = after(|evidence| {
-        let last = evidence.effects.len() - 1;
-        let partition = evidence.effects[last].partition;
-        let before =
-            evidence.effects[..last].iter().rfind(|effect| effect.partition == partition).unwrap().at;
-        let Some(&Produced::Committed { at, .. }) = evidence.produced.last() else { unreachable!() };
-        let killed = before.max(at) + 1;
-        evidence.faults.push(kill(TRANSACTIONAL, killed));
-        evidence.effects[last].at = killed + millis(700);
-    });
+    let killed = |took, is_hampered| {
+        after(|evidence| {
+            let last = evidence.effects.len() - 1;
+            let partition = evidence.effects[last].partition;
+            let before =
+                evidence.effects[..last].iter().rfind(|effect| effect.partition == partition).unwrap().at;
+            let Some(&Produced::Committed { at, .. }) = evidence.produced.last() else { unreachable!() };
+            let killed = before.max(at) + 1;
+            evidence.faults.push(kill(TRANSACTIONAL, killed));
+            evidence.effects[last].at = killed + took;
+            if is_hampered {
+                let hung = Fault {
+                    from: killed + millis(600),
+                    until: killed + millis(900),
+                    ..kill(TRANSACTIONAL, 0)
+                };
+                evidence.faults.push(Fault { what: "a handler that hung", recovery: 0, lease: 0, ..hung });
+            }
+        })
+    };
+    let verdict = killed(millis(700), false);
     assert_eq!((verdict.stalls, verdict.recovery_p100_ms), (0, 200));
     assert!(verdict.recoveries > 0);
+    assert_eq!(killed(millis(3000), false).stalls, 1);
+    let hampered = killed(millis(3000), true);
+    assert_eq!((hampered.stalls, hampered.recoveries), (0, verdict.recoveries - 1));
 }
