@@ -73,7 +73,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     let deadline = options.seconds.map_or(u64::MAX, |limit| began + seconds(limit));
     for mut plan in plans {
         match options.replay {
-            Some(_) => stage.next_process = plan.first_process,
+            Some(_) => (stage.next_process, report.seed) = (plan.first_process, plan.seed),
             None => plan.first_process = stage.next_process,
         }
         std::fs::write(folder.join(format!("plan-{}.json", plan.number)), serde_json::to_vec_pretty(&plan)?)?;
@@ -103,7 +103,9 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         progress(&plan, &report);
         if !report.is_good() {
             std::fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&faults)?)?;
-            keep::<DB>(&pool, server.as_ref(), place, folder).await?;
+            if let Err(error) = keep::<DB>(&pool, server.as_ref(), place, folder).await {
+                report.oddities.push(format!("the database could not be kept: {error:#}"));
+            }
             break;
         }
         std::fs::remove_dir_all(folder.join(format!("episode-{}", plan.number))).ok();

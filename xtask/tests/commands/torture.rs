@@ -75,6 +75,7 @@ fn a_plan_can_be_played_again() {
     std::fs::write(&plan, text).expect("a file");
     let report = torture(&["--db", "sqlite", "--replay", plan.to_str().expect("a path")]);
     assert_eq!((&report["kills"], &report["episodes"]), (&1.into(), &1.into()), "{report:#}");
+    assert_eq!(report["seed"], 5, "{report:#}");
 }
 
 #[test]
