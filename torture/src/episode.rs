@@ -21,7 +21,7 @@ use crate::{
     disk::Disk,
     evidence,
     faketime::Clock,
-    judge::{Evidence, Fault, missing},
+    judge::{Complaint, Evidence, Fault, missing},
     points,
     process::{End, Process},
     proxy::{Proxy, Weather},
@@ -84,6 +84,8 @@ pub struct Episode<'s, 'r, DB: Ground> {
     producer_points: VecDeque<String>,
     pub reached: BTreeSet<String>,
     pub faults: Vec<Fault>,
+    /// Of processes that could not start.
+    complaints: Vec<Complaint>,
     /// Those of each process that there was.
     leases: HashMap<u32, u64>,
     pub counts: Counts,
@@ -113,6 +115,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             producer_points: points(Role::Producer),
             reached: BTreeSet::new(),
             faults: Vec::new(),
+            complaints: Vec::new(),
             leases: HashMap::new(),
             counts: Counts::default(),
             oddities: Vec::new(),
@@ -146,20 +149,20 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             self.rest(50).await?;
         }
         let limit = now() + POINTS_LIMIT;
-        while self.has_points_left() && now() < limit {
+        while self.points_left().next().is_some() && now() < limit {
             self.rest(50).await?;
         }
-        let unreached = self.worker_points.iter().chain(&self.producer_points);
-        let oddities = unreached.map(|point| format!("kill point {point} was never reached"));
-        self.oddities.extend(oddities.collect::<Vec<_>>());
+        let unreached: Vec<_> =
+            self.points_left().map(|point| format!("kill point {point} was never reached")).collect();
+        self.oddities.extend(unreached);
         self.drain().await
     }
 
-    fn has_points_left(&self) -> bool {
-        let armed = self.posts.iter().filter_map(|post| post.process.as_ref());
-        !self.worker_points.is_empty()
-            || !self.producer_points.is_empty()
-            || armed.into_iter().any(|process| process.circumstances.kill_at.is_some())
+    /// Those that nobody was given yet, and those that somebody has not come to.
+    fn points_left(&self) -> impl Iterator<Item = &String> {
+        let processes = self.posts.iter().filter_map(|post| post.process.as_ref());
+        let armed = processes.filter_map(|process| process.circumstances.kill_at.as_ref());
+        self.worker_points.iter().chain(&self.producer_points).chain(armed.map(|(point, _)| point))
     }
 
     /// The tables of the outbox are made by several at once, some of which are killed over it.
@@ -290,7 +293,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
 
     /// A process ended without having been told to.
     fn note_end(&mut self, place: usize, end: End, seen: u64) -> Result<()> {
-        let Some(process) = self.posts[place].process.take() else { return Ok(()) };
+        let Some(mut process) = self.posts[place].process.take() else { return Ok(()) };
         let is_worker = process.circumstances.role == Role::Worker;
         if end == End::Killed && self.note_point(&process)? {
             if is_worker {
@@ -300,17 +303,23 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             return Ok(());
         }
         self.put_back_point(&process);
-        match end {
-            // It could not start: the database is away. Soon again.
-            End::Failed => self.posts[place].not_before = now() + millis(100),
-            End::Well | End::Killed | End::Otherwise(_) => {
-                self.oddities.push(format!("a process ended by itself ({end:?}): {}", process.complaint()));
-            }
+        if end == End::Failed && !process.is_ready()? {
+            // It could not start, and had nothing that others would have to wait for. Soon again.
+            self.posts[place].not_before = now() + millis(100);
+            self.could_not_start(&process);
+            return Ok(());
         }
+        self.oddities.push(format!("a process ended by itself ({end:?}): {}", process.complaint()));
         if is_worker {
             self.worker_died("an end", &process, seen);
         }
         Ok(())
+    }
+
+    /// The database may be away: the judge knows.
+    fn could_not_start(&mut self, process: &Process) {
+        let what = format!("a process could not start: {}", process.complaint());
+        self.complaints.push(Complaint { from: process.started, until: now(), what });
     }
 
     /// It did not come to the point that it was to kill itself at.
@@ -326,26 +335,17 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
 
     /// Nobody gives back what it had until its leases are over; and if it was the last one, until there is another.
     fn worker_died(&mut self, what: &'static str, process: &Process, from: u64) {
-        let others = self.posts.iter_mut().filter_map(|post| post.process.as_mut());
-        let mut others = others.filter(|other| other.circumstances.role == Role::Worker && !other.is_paused);
-        let is_delivered = others.any(|other| other.is_ready().unwrap_or_default());
         // A start takes a moment.
-        let until = if is_delivered { now() } else { now() + seconds(1) };
-        self.faults.push(Fault {
-            what,
-            process: Some(process.number()),
-            explains: true,
-            from,
-            until,
-            lease: process.lease(),
-            recovery: seconds(2),
-        });
+        let until = if self.is_delivered() { now() } else { now() + seconds(1) };
+        self.faults.push(Fault::of_one(what, process.number(), process.lease(), from, until));
     }
 
-    fn everywhere(&mut self, what: &'static str, from: u64) {
-        let fault =
-            Fault { what, process: None, explains: true, from, until: now(), lease: 0, recovery: seconds(5) };
-        self.faults.push(fault);
+    /// Whether there is a worker that has begun and is not paused.
+    fn is_delivered(&mut self) -> bool {
+        let processes = self.posts.iter_mut().filter_map(|post| post.process.as_mut());
+        let mut workers =
+            processes.filter(|process| process.circumstances.role == Role::Worker && !process.is_paused);
+        workers.any(|worker| worker.is_ready().unwrap_or_default())
     }
 
     /// In good order, which explains no duplicate.
@@ -353,29 +353,27 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         let from = now();
         process.ask_to_stop();
         match self.meanwhile(tokio::time::timeout(Duration::from_secs(15), process.wait())).await? {
-            Ok(end) => {
-                if let End::Otherwise(status) = end? {
+            Ok(end) => match end? {
+                End::Well | End::Killed => {}
+                End::Failed if !process.is_ready()? => self.could_not_start(process),
+                end @ (End::Failed | End::Otherwise(_)) => {
                     self.oddities
-                        .push(format!("a process ended otherwise ({status}): {}", process.complaint()));
+                        .push(format!("a process did not stop well ({end:?}): {}", process.complaint()));
                 }
-            }
+            },
             Err(_) => {
                 self.oddities.push(format!("process {} did not stop within 15 s", process.number()));
                 process.kill().await?;
             }
         }
-        self.note_point(process)?;
+        let died_at_point = self.note_point(process)?;
+        if !died_at_point {
+            self.put_back_point(process);
+        }
         self.counts.stops += 1;
-        let died_at_point = process.killed_at()?.is_some();
-        self.faults.push(Fault {
-            what: "a stop",
-            process: Some(process.number()),
-            explains: died_at_point,
-            from,
-            until: now(),
-            lease: if died_at_point { process.lease() } else { 0 },
-            recovery: seconds(2),
-        });
+        let lease = if died_at_point { process.lease() } else { 0 };
+        let fault = Fault::of_one("a stop", process.number(), lease, from, now());
+        self.faults.push(Fault { explains: died_at_point, ..fault });
         Ok(())
     }
 
@@ -420,8 +418,8 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
     }
 
     async fn evidence(&self) -> Result<Evidence> {
-        let Self { stage, plan, tables, folder, leases, faults, .. } = self;
-        evidence::gather(
+        let Self { stage, plan, tables, folder, leases, faults, complaints, .. } = self;
+        let mut evidence = evidence::gather(
             stage.pool,
             tables,
             folder,
@@ -430,6 +428,8 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             faults.clone(),
             stage.server.is_none(),
         )
-        .await
+        .await?;
+        evidence.complaints.extend_from_slice(complaints);
+        Ok(evidence)
     }
 }

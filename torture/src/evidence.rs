@@ -13,9 +13,12 @@ use sqlx::Pool;
 use crate::{
     content::{Mode, Shape, digest, name_of},
     database::Ground,
-    history::{self, Line},
-    judge::{DeadLetter, Evidence, Fault},
+    history::{self, Line, Noticed},
+    judge::{Complaint, DeadLetter, Evidence, Fault},
 };
+
+/// The fault that a process was paused.
+pub const PAUSE: &str = "a pause";
 
 /// Reads all that is known of an episode.
 pub async fn gather<DB: Ground>(
@@ -39,6 +42,7 @@ pub async fn gather<DB: Ground>(
         leases,
         abandoned: HashSet::new(),
         faults,
+        complaints: Vec::new(),
         slow_batches: 0,
         starved: 0,
     };
@@ -57,27 +61,37 @@ pub async fn gather<DB: Ground>(
                 Line::Abandoned { process, call } => {
                     evidence.abandoned.insert((process, call));
                 }
-                Line::Starved { process, from, until } => {
-                    let what = "a process that was not given the processor";
-                    evidence.starved += 1;
-                    evidence.faults.push(noticed(what, Some(process), from, until));
+                Line::Refused { producer, from, until, why } => {
+                    let what = format!("producer {producer} could not enqueue: {why}");
+                    evidence.complaints.push(Complaint { from, until, what });
                 }
-                Line::Slow { process, from, until } => {
-                    let what = "a batch that took longer than its lease";
+                Line::Starved(starved) => {
+                    evidence.starved += u64::from(!is_paused(&evidence.faults, &starved));
+                    evidence.faults.push(noticed("a process that was not given the processor", &starved));
+                }
+                Line::Slow(slow) => {
                     evidence.slow_batches += 1;
-                    evidence.faults.push(noticed(what, Some(process), from, until));
+                    evidence.faults.push(noticed("a batch that took longer than its handler had", &slow));
                     if has_one_writer {
                         // It waited for its turn to write, as everybody does then; but nobody else has its duplicates.
-                        let what = "more to write than one writer can";
-                        evidence.faults.push(Fault { explains: false, ..noticed(what, None, from, until) });
+                        let waiting = noticed("more to write than one writer can", &slow);
+                        evidence.faults.push(Fault {
+                            process: None,
+                            place: None,
+                            explains: false,
+                            ..waiting
+                        });
                     }
                 }
-                Line::Held { process, from, until } => {
-                    let what = "a handler's transaction that was open for long";
-                    let process = (!has_one_writer).then_some(process);
+                Line::Held(held) => {
                     // Whose settlement had to wait for it for too long has noticed that itself.
-                    let held = Fault { explains: false, ..noticed(what, process, from, until) };
-                    evidence.faults.push(held);
+                    let fault = Fault { explains: false, ..noticed("a handler that took long", &held) };
+                    let is_transaction = held.place.is_none_or(|(mode, _)| mode == Mode::Transactional);
+                    evidence.faults.push(if has_one_writer && is_transaction {
+                        Fault { process: None, place: None, ..fault }
+                    } else {
+                        fault
+                    });
                 }
                 Line::KilledAt(_) | Line::Ready => {}
             }
@@ -87,8 +101,17 @@ pub async fn gather<DB: Ground>(
 }
 
 /// What nobody did, but a process noticed: it explains what comes again, and nothing has to recover from it.
-const fn noticed(what: &'static str, process: Option<u32>, from: u64, until: u64) -> Fault {
-    Fault { what, process, explains: true, from, until, lease: 0, recovery: 0 }
+fn noticed(what: &'static str, noticed: &Noticed) -> Fault {
+    let Noticed { process, place, from, until } = *noticed;
+    Fault { place, recovery: 0, ..Fault::of_one(what, process, 0, from, until) }
+}
+
+/// Whether somebody did it on purpose.
+fn is_paused(faults: &[Fault], starved: &Noticed) -> bool {
+    let is_of = |fault: &&Fault| {
+        fault.what == PAUSE && fault.process.is_none_or(|process| process == starved.process)
+    };
+    faults.iter().filter(is_of).any(|pause| pause.from <= starved.until && pause.until >= starved.from)
 }
 
 async fn dead_letters<DB: Ground>(pool: &Pool<DB>, tables: &Tables) -> Result<Vec<DeadLetter>> {

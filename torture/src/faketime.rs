@@ -41,3 +41,11 @@ impl Clock {
         ]
     }
 }
+
+/// Removes what the library leaves in shared memory for a process that is killed.
+pub fn clear_away_after(process: u32) {
+    for kind in ["faketime_shm", "sem.faketime_sem"] {
+        // Not there if it ended well.
+        std::fs::remove_file(format!("/dev/shm/{kind}_{process}")).ok();
+    }
+}

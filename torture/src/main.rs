@@ -213,7 +213,11 @@ async fn supervise(options: Options) -> Result<ExitCode> {
         _ = hang_up.recv() => bail!("interrupted"),
     };
     print(&report, options.json)?;
-    Ok(if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match (report.ok, report.verdict.is_good()) {
+        (true, _) => ExitCode::SUCCESS,
+        (false, true) => ExitCode::from(2),
+        (false, false) => ExitCode::FAILURE,
+    })
 }
 
 fn print(report: &Report, json: bool) -> Result<()> {

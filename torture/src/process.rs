@@ -19,13 +19,15 @@ use tokio::{
 use crate::{
     circumstances::Circumstances,
     clock::now,
-    faketime::Clock,
+    faketime::{self, Clock},
     history::{self, Line},
 };
 
 pub struct Process {
     pub circumstances: Circumstances,
     child: Child,
+    /// Its id, if its clock is ours.
+    faked: Option<u32>,
     stdin: Option<ChildStdin>,
     pub started: u64,
     /// When it was last seen alive.
@@ -78,6 +80,7 @@ impl Process {
         stdin.write_all(&line).await.context("the process did not listen")?;
         Ok(Self {
             circumstances,
+            faked: clock.and(child.id()),
             child,
             stdin: Some(stdin),
             started: now(),
@@ -152,6 +155,15 @@ impl Process {
     pub fn complaint(&self) -> String {
         let errors = std::fs::read_to_string(errors_of(&self.circumstances.history)).unwrap_or_default();
         errors.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("it said nothing").to_owned()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(id) = self.faked {
+            self.signal(Signal::SIGKILL);
+            faketime::clear_away_after(id);
+        }
     }
 }
 

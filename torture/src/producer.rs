@@ -15,7 +15,7 @@ use sqlx::Pool;
 use tokio::task::JoinSet;
 
 use crate::{
-    circumstances::Circumstances,
+    circumstances::{BACKLOG, Circumstances},
     clock::now,
     content::Content,
     database::Ground,
@@ -25,8 +25,6 @@ use crate::{
 
 /// After an error, the database gets a little time.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
-/// From how many waiting messages on nothing is added.
-const BACKLOG: u64 = 8000;
 /// How often to look at that.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -69,10 +67,18 @@ pub async fn run<DB: Ground>(circumstances: Circumstances, stop: impl Future<Out
         let producer = Arc::clone(&producer);
         producing.spawn(async move { producer.produce(u64::from(task)).await });
     }
-    stop.await;
-    producer.stops.store(true, Ordering::Relaxed);
-    while let Some(ended) = producing.join_next().await {
-        ended??;
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        tokio::select! {
+            () = &mut stop, if !producer.stops.load(Ordering::Relaxed) => {
+                producer.stops.store(true, Ordering::Relaxed);
+            }
+            // One that ends before that cannot go on, or has panicked.
+            ended = producing.join_next() => match ended {
+                Some(ended) => ended??,
+                None => break,
+            },
+        }
     }
     watching.abort();
     producer.outbox.close().await;
@@ -89,8 +95,8 @@ impl<DB: Ground> Producer<DB> {
                 continue;
             }
             let transaction = self.next.fetch_add(1, Ordering::Relaxed);
-            let producer = self.circumstances.process;
-            self.pen.write(&[Line::Produced(Produced::Began { producer, transaction, at: now() })])?;
+            let (producer, began) = (self.circumstances.process, now());
+            self.pen.write(&[Line::Produced(Produced::Began { producer, transaction, at: began })])?;
             let contents = self.circumstances.shape.transaction(producer, transaction);
             match self.announce(&contents, transaction, &mut rng).await {
                 Ok(Outcome::Committed(ids)) => {
@@ -101,8 +107,12 @@ impl<DB: Ground> Producer<DB> {
                 // The commit was sent: who knows.
                 Ok(Outcome::Unknown) => tokio::time::sleep(AFTER_ERROR).await,
                 // It was not, so nobody will ever commit it.
-                Err(_) => {
+                Err(error) => {
                     self.undone(transaction)?;
+                    if !error.is_retryable() {
+                        let (from, until, why) = (began, now(), error.to_string());
+                        self.pen.write(&[Line::Refused { producer, from, until, why }])?;
+                    }
                     tokio::time::sleep(AFTER_ERROR).await;
                 }
             }
@@ -116,7 +126,7 @@ impl<DB: Ground> Producer<DB> {
             tokio::time::sleep(LOOK).await;
             if let Ok(lag) = self.outbox.lag().await {
                 let depth: u64 = lag.iter().map(|partition| partition.depth).sum();
-                self.holds.store(depth > BACKLOG, Ordering::Relaxed);
+                self.holds.store(depth > u64::from(BACKLOG), Ordering::Relaxed);
             }
         }
     }

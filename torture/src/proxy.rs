@@ -1,12 +1,12 @@
 //! Stands between the processes of a run and their server, and does to their connections what networks do: cuts them before the server
-//! has seen a COMMIT, or when it has answered and nobody has heard; delays, slices, swallows and resets. A statement outside any
-//! transaction is its own COMMIT.
+//! has seen a COMMIT, or when it has answered and nobody has heard; delays, slices, swallows and resets. On PostgreSQL, a statement
+//! outside any transaction is its own COMMIT.
 
 use std::{
     net::SocketAddr,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -18,6 +18,8 @@ use tokio::{
     net::{TcpListener, TcpStream, tcp::OwnedWriteHalf},
     sync::{Notify, watch},
 };
+
+use crate::clock::now;
 
 mod postgres;
 
@@ -60,7 +62,8 @@ struct Shared {
     resets: watch::Sender<u32>,
     before: AtomicU32,
     after: AtomicU32,
-    cuts: AtomicU64,
+    /// When connections were cut.
+    cuts: Mutex<Vec<u64>>,
 }
 
 /// When the server has said nothing for so long, it has said all.
@@ -103,7 +106,7 @@ impl Proxy {
             resets: watch::Sender::new(0),
             before: AtomicU32::new(0),
             after: AtomicU32::new(0),
-            cuts: AtomicU64::new(0),
+            cuts: Mutex::default(),
         });
         let known = Arc::clone(&shared);
         tokio::spawn(async move {
@@ -120,17 +123,18 @@ impl Proxy {
         self.shared.counter(cut).fetch_add(count, Ordering::SeqCst);
     }
 
-    /// Cuts no more; returns how many were asked for and did not come to it.
-    pub fn cut_no_more(&self) -> u32 {
-        self.shared.before.swap(0, Ordering::SeqCst) + self.shared.after.swap(0, Ordering::SeqCst)
+    pub fn cut_no_more(&self) {
+        self.shared.before.store(0, Ordering::SeqCst);
+        self.shared.after.store(0, Ordering::SeqCst);
     }
 
     pub fn has_cuts_left(&self) -> bool {
         self.shared.before.load(Ordering::SeqCst) + self.shared.after.load(Ordering::SeqCst) > 0
     }
 
-    pub fn cuts(&self) -> u64 {
-        self.shared.cuts.load(Ordering::SeqCst)
+    /// When connections were cut since this was last asked.
+    pub fn take_cuts(&self) -> Vec<u64> {
+        std::mem::take(&mut self.shared.cuts.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub fn turn(&self, weather: Weather) {
@@ -163,7 +167,7 @@ impl Shared {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
             .is_ok();
         if taken {
-            self.cuts.fetch_add(1, Ordering::SeqCst);
+            self.cuts.lock().unwrap_or_else(PoisonError::into_inner).push(now());
         }
         taken
     }

@@ -125,7 +125,7 @@ impl Report {
             verdict.stalls,
         );
         println!(
-            "noticed by the processes: {} batches that were not settled within their lease, {} times that one was not given the processor",
+            "noticed by the processes: {} batches that were not settled in the time of their handler, {} times that one was not given the processor",
             verdict.slow_batches, verdict.starved
         );
         println!(
@@ -141,6 +141,13 @@ impl Report {
         if let Some(kept) = &self.kept {
             println!("kept in {kept}: the plans, the histories and the database");
         }
-        println!("{}", if self.ok { "all promises were kept" } else { "PROMISES WERE BROKEN" });
+        println!(
+            "{}",
+            match (self.ok, verdict.is_good()) {
+                (true, _) => "all promises were kept",
+                (false, true) => "no broken promise was found, but it did not go as planned",
+                (false, false) => "PROMISES WERE BROKEN",
+            }
+        );
     }
 }

@@ -15,13 +15,15 @@ use crate::{
     disk::Disk,
     episode::{Episode, Stage},
     faketime::Clock,
-    judge::{judge, silent_modes},
+    judge::{judge, silent_modes, without_excuse},
     proxy::Proxy,
     report::Report,
     schedule::{KILLS, Kind, Plan},
     server::Server,
 };
 
+/// How many things that processes could not do are told of an episode.
+const MOST_COMPLAINTS: usize = 5;
 /// Enough connections for the supervisor itself.
 const CONNECTIONS: u32 = 4;
 
@@ -32,8 +34,9 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     let plans = plans(options, seed, &kinds)?;
     let control = options.control()?;
     let scratch = tempfile::tempdir().context("cannot make a folder")?;
-    let books = Books::open(&format!("{}-{seed}-", options.db.name()))?;
-    let folder = books.path();
+    let notes = Notes::open(&format!("{}-{seed}-", options.db.name()))?;
+    let folder = notes.path();
+    let folder = folder.as_path();
     let (system, db) = (options.system.name().to_owned(), options.db.name().to_owned());
     let mut report = Report { system, db, seed, ..Report::default() };
 
@@ -90,6 +93,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
                 let silent = if now() < deadline { silent_modes(&evidence) } else { Vec::new() };
                 let silent = silent.into_iter().map(|mode| format!("nothing was delivered in {mode:?} mode"));
                 report.oddities.extend(silent);
+                report.oddities.extend(without_excuse(&evidence).take(MOST_COMPLAINTS).map(str::to_owned));
                 evidence.faults
             }
             Err(error) => {
@@ -109,7 +113,10 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
             break;
         }
         std::fs::remove_dir_all(folder.join(format!("episode-{}", plan.number))).ok();
-        episode_is_over::<DB>(&pool, &plan).await?;
+        if let Err(error) = episode_is_over::<DB>(&pool, &plan).await {
+            report.oddities.push(format!("the next episode could not be prepared: {error:#}"));
+            break;
+        }
         if now() >= deadline {
             break;
         }
@@ -117,7 +124,7 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
     report.ok = report.is_good();
     pool.close().await;
     if !report.ok {
-        report.kept = Some(books.keep_in(&options.folder)?.display().to_string());
+        report.kept = Some(notes.keep_in(&options.folder).display().to_string());
     }
     Ok(report)
 }
@@ -182,9 +189,9 @@ fn progress(plan: &Plan, report: &Report) {
 }
 
 /// Where plans and histories are written, in memory if there is a place for it: they are synced all the time, and no power fails here.
-struct Books(tempfile::TempDir);
+struct Notes(tempfile::TempDir);
 
-impl Books {
+impl Notes {
     fn open(prefix: &str) -> Result<Self> {
         let folder =
             std::env::var_os("POSTHASTE_TEST_SQLITE_FOLDER").map_or_else(std::env::temp_dir, PathBuf::from);
@@ -192,14 +199,22 @@ impl Books {
         Ok(Self(made.with_context(|| format!("cannot make a folder in {}", folder.display()))?))
     }
 
-    fn path(&self) -> &Path {
-        self.0.path()
+    fn path(&self) -> PathBuf {
+        self.0.path().to_owned()
     }
 
-    fn keep_in(&self, folder: &Path) -> Result<PathBuf> {
-        std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-        copy(self.path(), folder)?;
-        Ok(folder.join(self.path().file_name().unwrap_or_default()))
+    /// Keeps them there; or where they are, if that cannot be. Returns where.
+    fn keep_in(self, folder: &Path) -> PathBuf {
+        let kept = std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))
+            .and_then(|()| copy(self.0.path(), folder));
+        match kept {
+            Ok(()) => folder.join(self.0.path().file_name().unwrap_or_default()),
+            Err(error) => {
+                eprintln!("torture: {error:#}");
+                self.0.keep()
+            }
+        }
     }
 }
 

@@ -45,11 +45,12 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Those that concern everybody at once.
-    const fn concerns_all(self) -> bool {
+    /// Those that have a turn to be alone: what concerns everybody at once, and pauses.
+    const fn has_turns(self) -> bool {
         matches!(
             self,
-            Self::Crash
+            Self::Pause
+                | Self::Crash
                 | Self::Promote
                 | Self::Session
                 | Self::Cut
@@ -167,6 +168,8 @@ const PROMOTES_EVERY: u32 = 3;
 const CALM: u64 = 4500;
 /// The same of what concerns everybody.
 const CALM_OF_ALL: u64 = 5500;
+/// By how much a pause is longer that is alone: others must have gone on long before it is over.
+const LONG_PAUSE: u64 = 6000;
 /// How often the end of an episode is so long that a partition which stands still is noticed before its workers are replaced.
 const LONG_END_EVERY: u32 = 3;
 
@@ -197,7 +200,10 @@ impl Plan {
         }
         deeds.retain(|deed| kinds.contains(&deed.kind()));
         rng.shuffle(&mut deeds);
-        let alone = [take_of(Some(Kind::Kill), &mut deeds), take_of(turn_of_all(number, &deeds), &mut deeds)];
+        let mut alone = [take_of(Some(Kind::Kill), &mut deeds), take_of(turn_of(number, &deeds), &mut deeds)];
+        if let Some(Deed::Pause { past_lease_ms, .. }) = &mut alone[1] {
+            *past_lease_ms += LONG_PAUSE;
+        }
         let mut steps: Vec<Step> =
             deeds.into_iter().map(|deed| Step { after: rng.u64(30..=400), deed, rest: 0 }).collect();
         // Then one by one, so that recovery can be measured.
@@ -234,11 +240,11 @@ impl Plan {
     }
 }
 
-/// Of what concerns everybody, which kind has its turn in this episode.
-fn turn_of_all(number: u32, deeds: &[Deed]) -> Option<Kind> {
+/// Which kind has its turn to be alone in this episode.
+fn turn_of(number: u32, deeds: &[Deed]) -> Option<Kind> {
     let kinds = Kind::value_variants().iter().copied();
     let there: Vec<Kind> =
-        kinds.filter(|kind| kind.concerns_all() && deeds.iter().any(|deed| deed.kind() == *kind)).collect();
+        kinds.filter(|kind| kind.has_turns() && deeds.iter().any(|deed| deed.kind() == *kind)).collect();
     let turn = usize::try_from(number).ok()?.checked_rem(there.len())?;
     there.get(turn).copied()
 }
@@ -314,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_that_concerns_everybody_is_alone_in_its_turn() {
+    fn each_kind_that_has_turns_is_alone_in_its_own() {
         let all = Kind::value_variants();
         let alone = |number| {
             let steps = Plan::draw(7, number, &Mode::ALL, all).steps;
@@ -324,7 +330,7 @@ mod tests {
             last.deed.kind()
         };
         let seen: std::collections::HashSet<_> = (0..30).map(alone).collect();
-        assert_eq!(seen.len(), all.iter().filter(|kind| kind.concerns_all()).count());
+        assert_eq!(seen.len(), all.iter().filter(|kind| kind.has_turns()).count());
     }
 
     #[test]

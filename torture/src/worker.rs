@@ -22,11 +22,11 @@ use crate::{
     clock::{millis, now},
     content::{Mode, digest, name_of},
     database::Ground,
-    history::{Handling, Line, Pen},
+    history::{Handling, Line, Noticed, Pen},
     kill::Fuse,
 };
 
-/// From when on a transaction of a handler is open for long.
+/// From when on a call of a handler takes long.
 const LONG: u64 = millis(100);
 /// How often a call with several messages rejects all of them for the sake of one.
 const WHOLE_CALL: u32 = 8;
@@ -112,19 +112,22 @@ struct Scribe {
     circumstances: Circumstances,
 }
 
-/// A call of a handler. If its transaction was open for long, that is written down at its end.
+/// A call of a handler. If it took long, that is written down at its end.
 struct Call<'s> {
     scribe: &'s Scribe,
-    mode: Mode,
+    /// Known from its first message on.
+    place: Option<(Mode, u32)>,
     number: u64,
     began: u64,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        let (process, from, until) = (self.scribe.circumstances.process, self.began, now());
-        if self.mode == Mode::Transactional && until - from > LONG {
-            self.scribe.pen.write(&[Line::Held { process, from, until }]).ok();
+        let Self { scribe, place, began: from, .. } = *self;
+        let until = now();
+        if until - from > LONG {
+            let process = scribe.circumstances.process;
+            scribe.pen.write(&[Line::Held(Noticed { process, place, from, until })]).ok();
         }
     }
 }
@@ -191,9 +194,9 @@ impl Call<'_> {
 }
 
 impl Scribe {
-    fn call(&self, mode: Mode) -> Call<'_> {
+    fn call(&self) -> Call<'_> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        Call { scribe: self, mode, number, began: now() }
+        Call { scribe: self, place: None, number, began: now() }
     }
 
     fn whim(&self, message: &OutboxMessage) -> Whim {
@@ -208,9 +211,10 @@ impl Scribe {
 
 impl LeasedHandler for Scribe {
     async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
-        let call = self.call(Mode::Leased);
+        let mut call = self.call();
         while !batch.remaining().is_zero() {
             let Some(message) = batch.next_msg() else { break };
+            call.place = Some((Mode::Leased, message.partition));
             let whim = self.whim(message);
             let line = [Line::Handled(call.handling(message, whim))];
             // What is not written down has not happened, so it must not be settled.
@@ -248,7 +252,8 @@ where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
     async fn handle(&self, conn: &mut DB::Connection, msgs: &[OutboxMessage]) -> HandlerResult {
-        let call = self.call(Mode::Transactional);
+        let mut call = self.call();
+        call.place = msgs.first().map(|message| (Mode::Transactional, message.partition));
         let whims: Vec<Whim> = msgs.iter().map(|message| self.whim(message)).collect();
         let effects: Vec<Handling> =
             msgs.iter().zip(&whims).map(|(message, whim)| call.handling(message, *whim)).collect();

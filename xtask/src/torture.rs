@@ -52,7 +52,9 @@ pub fn run(options: &TortureOptions) -> Result<()> {
     }
     match interrupt::wait(&mut command)?.code() {
         Some(0) => Ok(()),
-        Some(2) => Err(Failure::CannotRun("it could not be run, as said above".to_owned())),
+        Some(2) => {
+            Err(Failure::CannotRun("it could not be run, or not as planned, as said above".to_owned()))
+        }
         Some(1) => Err(Failure::Failed("promises were broken, as said above".to_owned())),
         _ => Err(Failure::CannotRun("it did not come to its end, as said above".to_owned())),
     }

@@ -16,7 +16,7 @@ use modkit_db::{
     secure::{TxConfig, TxIsolationLevel},
 };
 use posthaste_torture_protocol::{
-    circumstances::{Circumstances, Isolation},
+    circumstances::{BACKLOG, Circumstances, Isolation},
     clock::now,
     content::Content,
     history::{Line, Pen, Produced},
@@ -30,8 +30,6 @@ use crate::{
 
 /// After an error, the database gets a little time.
 const AFTER_ERROR: Duration = Duration::from_millis(100);
-/// From how many waiting messages on nothing is added.
-const BACKLOG: i64 = 3000;
 /// How often to look at that.
 const LOOK: Duration = Duration::from_millis(250);
 
@@ -125,7 +123,7 @@ impl Producer {
         loop {
             tokio::time::sleep(LOOK).await;
             if let Ok(waiting) = beside.waiting(&self.circumstances.prefix).await {
-                self.holds.store(waiting > BACKLOG, Ordering::Relaxed);
+                self.holds.store(waiting > i64::from(BACKLOG), Ordering::Relaxed);
             }
         }
     }

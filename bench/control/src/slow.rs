@@ -10,7 +10,7 @@ use std::{
 use posthaste_torture_protocol::{
     circumstances::Circumstances,
     clock::now,
-    history::{Line, Pen},
+    history::{Line, Noticed, Pen},
 };
 use tracing::{
     Event, Level, Subscriber,
@@ -58,7 +58,8 @@ impl SlowBatches {
         let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(&partition_id);
         let (Some(from), until) = (begun, now()) else { return };
         if until - from > micros(self.budget) {
-            self.pen.write(&[Line::Slow { process: self.process, from, until }]).ok();
+            let noticed = Noticed { process: self.process, place: None, from, until };
+            self.pen.write(&[Line::Slow(noticed)]).ok();
         }
     }
 }

@@ -24,7 +24,7 @@ use posthaste_torture_protocol::{
     circumstances::Circumstances,
     clock::{millis, now},
     content::{Mode, digest, name_of},
-    history::{Handling, Line, Pen},
+    history::{Handling, Line, Noticed, Pen},
     starving,
     whim::Whim,
 };
@@ -130,7 +130,7 @@ impl Drop for Call<'_> {
         match self.mode {
             Mode::Leased if !self.has_returned => self.abandon(),
             Mode::Transactional if until - from > LONG => {
-                self.scribe.pen.write(&[Line::Held { process, from, until }]).ok();
+                self.scribe.pen.write(&[Line::Held(Noticed { process, place: None, from, until })]).ok();
             }
             Mode::Leased | Mode::Transactional => {}
         }

@@ -87,6 +87,9 @@ pub struct Setup {
     pub rest_ms: u64,
 }
 
+/// From how many waiting messages on producers add nothing.
+pub const BACKLOG: u32 = 8000;
+
 const PROFILES: [&str; 5] = ["default", "low-latency", "high-throughput", "auto", "relaxed"];
 
 impl Setup {

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 
-use crate::content::Name;
+use crate::content::{Mode, Name};
 
 /// What becomes of a message, as its handler means it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,25 @@ pub enum Produced {
     },
 }
 
+/// What a process noticed of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Noticed {
+    pub process: u32,
+    /// In which partition; none if in all that it has.
+    pub place: Option<(Mode, u32)>,
+    pub from: u64,
+    pub until: u64,
+}
+
+impl Noticed {
+    fn written(&self) -> String {
+        let Self { process, place, from, until } = self;
+        let place = place
+            .map_or_else(|| "- -".to_owned(), |(mode, partition)| format!("{} {partition}", mode.queue()));
+        format!("{process} {place} {from} {until}")
+    }
+}
+
 /// A line of a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
@@ -76,24 +95,19 @@ pub enum Line {
         process: u32,
         call: u64,
     },
+    /// An enqueue failed, and not in a way that going on trying mends.
+    Refused {
+        producer: u32,
+        from: u64,
+        until: u64,
+        why: String,
+    },
     /// The process was not given the processor for so long that it may have lost its leases.
-    Starved {
-        process: u32,
-        from: u64,
-        until: u64,
-    },
-    /// A handler's transaction was open for long. Where there is one writer at a time, nobody else could write meanwhile.
-    Held {
-        process: u32,
-        from: u64,
-        until: u64,
-    },
+    Starved(Noticed),
+    /// A handler's call took long. Where there is one writer at a time and it is a transaction, nobody else could write meanwhile.
+    Held(Noticed),
     /// A batch was not settled within the time that its handler had.
-    Slow {
-        process: u32,
-        from: u64,
-        until: u64,
-    },
+    Slow(Noticed),
     /// The process is killed by itself, at a kill point.
     KilledAt(String),
     /// It has started, or done what it was for.
@@ -130,9 +144,12 @@ impl Line {
                 format!("rejected {process} {call} {producer} {transaction} {place}\n")
             }
             Self::Abandoned { process, call } => format!("abandoned {process} {call}\n"),
-            Self::Starved { process, from, until } => format!("starved {process} {from} {until}\n"),
-            Self::Held { process, from, until } => format!("held {process} {from} {until}\n"),
-            Self::Slow { process, from, until } => format!("slow {process} {from} {until}\n"),
+            Self::Refused { producer, from, until, why } => {
+                format!("refused {producer} {from} {until} {}\n", why.replace('\n', " "))
+            }
+            Self::Starved(noticed) => format!("starved {}\n", noticed.written()),
+            Self::Held(noticed) => format!("held {}\n", noticed.written()),
+            Self::Slow(noticed) => format!("slow {}\n", noticed.written()),
             Self::KilledAt(point) => format!("killed-at {point}\n"),
             Self::Ready => "ready\n".to_owned(),
         }
@@ -144,6 +161,16 @@ impl Line {
             words.get(place).context("it ends too soon")?.parse().context("it has no number there")
         };
         let small = |place: usize| Ok::<_, anyhow::Error>(u32::try_from(number(place)?)?);
+        let noticed = || -> Result<Noticed> {
+            let place = match words.get(2) {
+                Some(&"-") => None,
+                queue => {
+                    let mode = queue.and_then(|queue| Mode::of_queue(queue)).context("it has no queue")?;
+                    Some((mode, small(3)?))
+                }
+            };
+            Ok(Noticed { process: small(1)?, place, from: number(4)?, until: number(5)? })
+        };
         Ok(match words.as_slice() {
             ["handled", rest @ ..] => {
                 let fate = match rest.last() {
@@ -192,9 +219,12 @@ impl Line {
                 name: Name { producer: small(3)?, transaction: number(4)?, place: small(5)? },
             },
             ["abandoned", ..] => Self::Abandoned { process: small(1)?, call: number(2)? },
-            ["starved", ..] => Self::Starved { process: small(1)?, from: number(2)?, until: number(3)? },
-            ["held", ..] => Self::Held { process: small(1)?, from: number(2)?, until: number(3)? },
-            ["slow", ..] => Self::Slow { process: small(1)?, from: number(2)?, until: number(3)? },
+            ["refused", _, _, _, why @ ..] => {
+                Self::Refused { producer: small(1)?, from: number(2)?, until: number(3)?, why: why.join(" ") }
+            }
+            ["starved", ..] => Self::Starved(noticed()?),
+            ["held", ..] => Self::Held(noticed()?),
+            ["slow", ..] => Self::Slow(noticed()?),
             ["killed-at", point] => Self::KilledAt((*point).to_owned()),
             ["ready"] => Self::Ready,
             _ => bail!("nobody writes such a line"),
@@ -275,9 +305,10 @@ mod tests {
             Line::Produced(Produced::Undone { producer: 1, transaction: 3 }),
             Line::Rejected { process: 1, call: 2, name },
             Line::Abandoned { process: 1, call: 2 },
-            Line::Starved { process: 1, from: 2, until: 3 },
-            Line::Held { process: 1, from: 2, until: 3 },
-            Line::Slow { process: 1, from: 2, until: 3 },
+            Line::Refused { producer: 1, from: 2, until: 3, why: "it was said  so".to_owned() },
+            Line::Starved(Noticed { process: 1, place: None, from: 2, until: 3 }),
+            Line::Held(Noticed { process: 1, place: Some((Mode::Leased, 5)), from: 2, until: 3 }),
+            Line::Slow(Noticed { process: 1, place: Some((Mode::Transactional, 0)), from: 2, until: 3 }),
             Line::KilledAt("tick.after".to_owned()),
         ];
         let pen = Pen::open(&path).unwrap();

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::{
     clock::now,
-    history::{Line, Pen},
+    history::{Line, Noticed, Pen},
 };
 
 /// A thread that wanted to sleep for this long.
@@ -21,7 +21,7 @@ pub fn notice(process: u32, lease: Duration, pen: Pen) {
             std::thread::sleep(BEAT);
             let until = now();
             if until - from > limit {
-                pen.write(&[Line::Starved { process, from, until }]).ok();
+                pen.write(&[Line::Starved(Noticed { process, place: None, from, until })]).ok();
             }
         }
     });

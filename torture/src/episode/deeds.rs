@@ -8,6 +8,7 @@ use super::Episode;
 use crate::{
     clock::{millis, now, seconds},
     database::Ground,
+    evidence::PAUSE,
     judge::Fault,
     process::Process,
     proxy::Weather,
@@ -84,7 +85,6 @@ impl<DB: Ground> Episode<'_, '_, DB> {
                 let place = self.await_worker(worker).await?;
                 if let Some(mut process) = self.posts[place].process.take() {
                     self.stop(&mut process).await?;
-                    self.put_back_point(&process);
                 }
             }
             Deed::Starters => self.starters().await?,
@@ -92,7 +92,8 @@ impl<DB: Ground> Episode<'_, '_, DB> {
                 let from = now();
                 self.meanwhile(self.stage.server.context("there is no server to crash")?.crash()).await??;
                 self.counts.crashes += 1;
-                self.everywhere("a crash of the server", from);
+                let fault = Fault::of_all("a crash of the server", from, now());
+                self.faults.push(Fault { forgets: true, ..fault });
             }
             Deed::Promote { both_for_ms } => {
                 let from = now();
@@ -101,7 +102,8 @@ impl<DB: Ground> Episode<'_, '_, DB> {
                 DB::lead_to(self.stage.pool, &server.url())?;
                 self.stage.proxy.context("there is no proxy")?.lead_to(server.address()?);
                 self.counts.promotions += 1;
-                self.everywhere("a promotion of the standby", from);
+                let fault = Fault::of_all("a promotion of the standby", from, now());
+                self.faults.push(Fault { forgets: true, ..fault });
             }
             Deed::FillDisk { ms } => {
                 let from = now();
@@ -111,7 +113,8 @@ impl<DB: Ground> Episode<'_, '_, DB> {
                 self.rest(ms).await?;
                 drop(ballast);
                 self.await_answer().await?;
-                self.everywhere("a full disk", from);
+                let fault = Fault::of_all("a full disk", from, now());
+                self.faults.push(Fault { forgets: true, ..fault });
             }
             Deed::Clock { ahead } => {
                 let from = now();
@@ -123,28 +126,27 @@ impl<DB: Ground> Episode<'_, '_, DB> {
                 // Whatever leases there are may last as long again, and no longer.
                 let processes = self.posts.iter().filter_map(|post| post.process.as_ref());
                 let lease = processes.map(Process::lease).max().unwrap_or_default();
-                self.everywhere("a jump of the clock", from);
-                if let Some(fault) = self.faults.last_mut() {
-                    fault.lease = lease;
-                }
+                let fault = Fault::of_all("a jump of the clock", from, now());
+                self.faults.push(Fault { lease, ..fault });
             }
             Deed::Sessions { most } => {
                 let from = now();
                 let ended = DB::end_sessions(self.stage.pool, most.into()).await?;
                 self.counts.sessions += u64::try_from(ended).unwrap_or_default();
-                self.everywhere("sessions that were ended", from);
+                self.faults.push(Fault::of_all("sessions that were ended", from, now()));
             }
             Deed::Cut { cut, count } => {
                 let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
-                let before = proxy.cuts();
                 proxy.cut(cut, count);
                 let limit = from + seconds(45);
                 while proxy.has_cuts_left() && now() < limit {
                     self.rest(20).await?;
                 }
                 proxy.cut_no_more();
-                self.counts.cuts += proxy.cuts() - before;
-                self.everywhere("cuts at COMMIT", from);
+                let cuts = proxy.take_cuts();
+                self.counts.cuts += u64::try_from(cuts.len())?;
+                let fault = Fault::of_all("cuts at COMMIT", from, now());
+                self.faults.push(Fault { moments: cuts, ..fault });
             }
             Deed::Weather { weather, ms } => {
                 let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
@@ -152,12 +154,12 @@ impl<DB: Ground> Episode<'_, '_, DB> {
                 self.rest(ms).await?;
                 proxy.turn(Weather::Fair);
                 self.counts.weathers += 1;
-                self.everywhere("bad weather", from);
+                self.faults.push(Fault::of_all("bad weather", from, now()));
             }
             Deed::Reset => {
                 self.stage.proxy.context("there is no proxy")?.reset();
                 self.counts.weathers += 1;
-                self.everywhere("a reset of all connections", now());
+                self.faults.push(Fault::of_all("a reset of all connections", now(), now()));
             }
         }
         Ok(())
@@ -178,7 +180,7 @@ impl<DB: Ground> Episode<'_, '_, DB> {
         let limit = now() + PATIENCE;
         while !DB::answers(self.stage.pool).await {
             if let Some(server) = self.stage.server.filter(|_| now() > limit) {
-                server.crash().await?;
+                self.meanwhile(server.crash()).await??;
             }
             if now() > limit + seconds(60) {
                 bail!("the database does not come back");
@@ -192,20 +194,20 @@ impl<DB: Ground> Episode<'_, '_, DB> {
         let post = &mut self.posts[place];
         let Some(process) = &mut post.process else { return };
         process.pause();
-        let until = now() + process.lease() + millis(past_lease_ms);
+        let (from, number, lease) = (now(), process.number(), process.lease());
+        let until = from + lease + millis(past_lease_ms);
         post.resume_at = Some(until);
-        // Where there is no server, whoever is paused while it writes keeps all others from it.
-        let concerned = self.stage.server.map(|_| process.number());
-        let lease = process.lease();
         self.counts.pauses += 1;
-        self.faults.push(Fault {
-            what: "a pause",
-            process: concerned,
-            explains: true,
-            from: now(),
-            until,
-            lease,
-            recovery: seconds(2),
-        });
+        let fault = Fault::of_one(PAUSE, number, lease, from, until);
+        let fault = if self.stage.server.is_none() {
+            // Whoever is paused while it writes keeps all others from it.
+            Fault { process: None, ..fault }
+        } else if self.is_delivered() {
+            // What it has in a transaction is given up by the server, which takes a little longer.
+            Fault { others_since: Some(from), recovery: seconds(5), ..fault }
+        } else {
+            fault
+        };
+        self.faults.push(fault);
     }
 }

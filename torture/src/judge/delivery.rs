@@ -2,14 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
-use super::{Books, DeadLetter, Evidence, Verdict, ended, excuses::Excuses};
+use super::{Books, DeadLetter, Evidence, Verdict, Where, ended, excuses::Excuses, last_of_each};
 use crate::{
     content::{Mode, Name},
     history::{Fate, Handling},
 };
-
-/// A partition of a mode's queue.
-pub(super) type Where = (Mode, u32);
 
 pub(super) fn judge(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
     let mut handled: Vec<&Handling> = evidence.handled.iter().collect();
@@ -164,24 +161,34 @@ impl Places {
     }
 }
 
-/// At least once, and every further time has a reason; nothing is skipped, and a call's messages run on.
+/// At least once, and every further time has a reason; nobody is given what is behind a message that no handler was done with, and a call's
+/// messages run on.
 fn judge_leased(evidence: &Evidence, handled: &[&Handling], verdict: &mut Verdict) {
     let excuses = Excuses::of(evidence);
-    let mut first: HashMap<u32, i64> = HashMap::new();
+    // Up to where handlers were done with each partition, one after the other.
+    let mut done: HashMap<u32, i64> = HashMap::new();
     let mut last: HashMap<Name, &Handling> = HashMap::new();
     let mut calls: HashMap<(u32, u64), &Handling> = HashMap::new();
     // How far each process has come in each partition, and in which call.
     let mut furthest: HashMap<(u32, u32), (i64, u64)> = HashMap::new();
     for handling in handled {
-        let Handling { process, call, partition, seq, .. } = **handling;
-        let highest = first.entry(partition).or_default();
-        if seq > *highest + 1 {
+        let Handling { process, call, partition, seq, fate, .. } = **handling;
+        let done = done.entry(partition).or_default();
+        let is_skipping = seq > *done + 1;
+        if is_skipping {
             verdict.find(
                 |v| &mut v.reordered,
-                || format!("partition {partition}: seq {seq} was handled when {} was not", *highest + 1),
+                || {
+                    format!(
+                        "partition {partition}: seq {seq} was handled when nobody was done with {}",
+                        *done + 1
+                    )
+                },
             );
         }
-        *highest = seq.max(*highest);
+        if is_skipping || fate != Fate::Failed {
+            *done = seq.max(*done);
+        }
         let before = calls.insert((process, call), handling);
         if before.is_some_and(|before| before.partition != partition || before.seq + 1 != seq) {
             verdict
@@ -253,18 +260,16 @@ fn judge_dead_letters(
     let by_leased = handled.iter().filter(|handling| handling.fate == Fate::Rejected);
     let by_leased = by_leased.filter_map(|handling| Some((handling.process, handling.call, handling.name?)));
     let rejected: HashSet<(u32, u64, Name)> = by_leased.chain(evidence.rejected.iter().copied()).collect();
-    let last: HashMap<Name, (u32, u64)> = handled
-        .iter()
-        .filter_map(|handling| Some((handling.name?, (handling.process, handling.call))))
-        .collect();
+    let last = last_of_each(&evidence.handled);
     for (name, letter) in &letters {
         let call = letter.call.filter(|(process, call)| rejected.contains(&(*process, *call, *name)));
-        match (call, last.get(name)) {
+        let last = last.get(name).map(|last| (last.process, last.call));
+        match (call, last) {
             (None, _) => verdict.find(
                 |v| &mut v.phantom,
                 || format!("{name:?} is a dead letter of call {:?}, which did not reject it", letter.call),
             ),
-            (Some(call), Some(last)) if call != *last => verdict.find(
+            (Some(call), Some(last)) if call != last => verdict.find(
                 |v| &mut v.stale_settles,
                 || format!("{name:?} was rejected by call {call:?}, and given to {last:?} after that"),
             ),

@@ -2,9 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::Evidence;
+use super::{Evidence, Where};
 use crate::{
     clock::seconds,
+    content::Mode,
     history::{Fate, Handling},
 };
 
@@ -12,18 +13,27 @@ use crate::{
 /// time.
 const UNFLUSHED: u64 = seconds(1);
 
+/// A process, or all; and a partition, or all.
+type Concerned = (Option<u32>, Option<Where>);
+
 /// What is known of an episode that excuses a second time.
 pub(super) struct Excuses<'e> {
     evidence: &'e Evidence,
-    /// The faults of each process, and those of all, by the time at which they began; each with the latest end of those up to it.
-    faults: HashMap<Option<u32>, Vec<(u64, u64)>>,
+    /// The faults of each process, or of a partition of it, and those of all, by the time at which they began; each with the latest end of
+    /// those up to it.
+    faults: HashMap<Concerned, Vec<(u64, u64)>>,
 }
 
 impl<'e> Excuses<'e> {
     pub(super) fn of(evidence: &'e Evidence) -> Self {
         let mut faults: HashMap<_, Vec<_>> = HashMap::new();
         for fault in evidence.faults.iter().filter(|fault| fault.explains) {
-            faults.entry(fault.process).or_default().push((fault.from, fault.until));
+            let forgotten = if fault.forgets { UNFLUSHED } else { 0 };
+            let times = faults.entry((fault.process, fault.place)).or_default();
+            if fault.moments.is_empty() {
+                times.push((fault.from.saturating_sub(forgotten), fault.until));
+            }
+            times.extend(fault.moments.iter().map(|moment| (*moment, *moment)));
         }
         for faults in faults.values_mut() {
             faults.sort_unstable();
@@ -52,13 +62,18 @@ impl<'e> Excuses<'e> {
     /// [`Line::Starved`]: crate::history::Line::Starved
     pub(super) fn explain(&self, before: &Handling, again: &Handling, has_gone_on: bool) -> bool {
         let lease = self.lease(before);
-        let (acquired, settled) =
-            (before.at.saturating_sub(lease), (before.at + lease + UNFLUSHED).min(again.at));
+        let (acquired, settled) = (before.at.saturating_sub(lease), (before.at + lease).min(again.at));
         let own = (!has_gone_on).then_some(before.process);
+        let place = (Mode::Leased, before.partition);
         before.fate == Fate::Failed
             || self.evidence.abandoned.contains(&(before.process, before.call))
-            || self.is_disturbed(own, settled, acquired)
-            || self.is_disturbed(Some(again.process), before.at, again.at.saturating_sub(self.lease(again)))
+            || self.is_disturbed(own, place, settled, acquired)
+            || self.is_disturbed(
+                Some(again.process),
+                place,
+                before.at,
+                again.at.saturating_sub(self.lease(again)),
+            )
     }
 
     fn lease(&self, handling: &Handling) -> u64 {
@@ -66,8 +81,8 @@ impl<'e> Excuses<'e> {
     }
 
     /// Whether a fault of all, or of the process if one is named, had begun by then and was not over before that.
-    fn is_disturbed(&self, process: Option<u32>, begun_by: u64, over_after: u64) -> bool {
-        [process, None].iter().any(|concerned| {
+    fn is_disturbed(&self, process: Option<u32>, place: Where, begun_by: u64, over_after: u64) -> bool {
+        [(process, None), (process, Some(place)), (None, None)].iter().any(|concerned| {
             let faults = self.faults.get(concerned).map_or(&[][..], Vec::as_slice);
             let begun = &faults[..faults.partition_point(|(from, _)| *from <= begun_by)];
             begun.last().is_some_and(|(_, latest)| *latest >= over_after)

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Books, Evidence, Fault, Verdict, delivery::Where};
+use super::{Books, Evidence, Fault, Verdict, Where};
 use crate::{
     clock::seconds,
     content::{Mode, Name},
@@ -65,9 +65,9 @@ fn firsts(evidence: &Evidence, books: &Books) -> Vec<(Where, Vec<First>)> {
 
 /// How much of a time nobody has an excuse for. A fault is one until all of it must be over; but when a batch was begun after it, the
 /// partition has recovered, and what comes later has another reason.
-fn in_the_light(got_on: u64, from: u64, until: u64, faults: &[&Fault]) -> u64 {
+fn in_the_light<'f>(got_on: u64, from: u64, until: u64, faults: impl IntoIterator<Item = &'f Fault>) -> u64 {
     let (mut light, mut dark_until) = (0, from);
-    for fault in faults.iter().filter(|fault| fault.until >= got_on && fault.ends() > from) {
+    for fault in faults.into_iter().filter(|fault| fault.lifted() >= got_on && fault.ends() > from) {
         if fault.from >= until {
             break;
         }
@@ -77,6 +77,13 @@ fn in_the_light(got_on: u64, from: u64, until: u64, faults: &[&Fault]) -> u64 {
     light + until.saturating_sub(dark_until)
 }
 
+impl First {
+    /// Whether what keeps one partition busy, or one process, may have kept this message waiting.
+    fn is_hindered_by(&self, at: Where, fault: &Fault) -> bool {
+        fault.place == Some(at) || fault.process == Some(self.process)
+    }
+}
+
 /// The next message of a partition waits for those before it, and then for nothing.
 fn judge_waits(at: Where, firsts: &[First], faults: &[&Fault], verdict: &mut Verdict) {
     let (mut before, mut got_on) = (0, 0);
@@ -84,8 +91,10 @@ fn judge_waits(at: Where, firsts: &[First], faults: &[&Fault], verdict: &mut Ver
         let from = first.waits_since.max(before);
         let last_began = std::mem::replace(&mut got_on, first.call_began);
         before = first.at;
+        let concern = |fault: &&&Fault| fault.place.is_none() || first.is_hindered_by(at, fault);
+        let concerning = || faults.iter().filter(concern).copied();
         if first.at.saturating_sub(from) > PATIENCE
-            && in_the_light(last_began, from, first.at, faults) > PATIENCE
+            && in_the_light(last_began, from, first.at, concerning()) > PATIENCE
         {
             verdict.find(
                 |v| &mut v.stalls,
@@ -110,7 +119,7 @@ fn is_alone(fault: &Fault, faults: &[&Fault]) -> bool {
 
 /// How long a partition with work stood still after a fault, beyond the lease that it had to wait for.
 fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, faults: &[&Fault], verdict: &mut Verdict) {
-    let next = firsts.partition_point(|first| first.at <= fault.until);
+    let next = firsts.partition_point(|first| first.at <= fault.lifted());
     let Some(first) = firsts.get(next).filter(|first| first.waits_since <= fault.ends()) else { return };
     if let Some(process) = fault.process {
         // What others had in hand is not delayed by it.
@@ -120,12 +129,10 @@ fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, faults: &[&Fault],
             return;
         }
     }
-    // Its handlers hung or were slow meanwhile: of a transaction that was undone, nothing is to be seen.
-    let hampered = |other: &&&Fault| other.process == Some(first.process) && other.recovery == 0;
-    if faults.iter().filter(hampered).any(|other| other.from < first.at && other.until > fault.until) {
-        return;
-    }
-    let took = first.at.saturating_sub((fault.until + fault.lease).max(first.waits_since));
+    // The time that handlers took is theirs, and of a transaction that was undone nothing else is to be seen.
+    let hampering = |other: &&&Fault| other.recovery == 0 && first.is_hindered_by(at, other);
+    let from = (fault.lifted() + fault.lease).max(first.waits_since);
+    let took = in_the_light(0, from, first.at, faults.iter().filter(hampering).copied());
     verdict.recovered(fault.what, took / 1000);
     if took > fault.recovery {
         verdict.find(
@@ -148,15 +155,7 @@ mod tests {
 
     #[test]
     fn recovery_is_not_measured_while_somebody_keeps_all_waiting() {
-        let crash = Fault {
-            what: "a test",
-            process: None,
-            explains: true,
-            from: seconds(10),
-            until: seconds(11),
-            lease: 0,
-            recovery: seconds(5),
-        };
+        let crash = Fault::of_all("a test", seconds(10), seconds(11));
         let of =
             |process| Fault { process, from: seconds(12), until: seconds(13), recovery: 0, ..crash.clone() };
         let (of_all, of_one) = (of(None), of(Some(3)));
@@ -166,18 +165,10 @@ mod tests {
 
     #[test]
     fn a_fault_is_no_excuse_for_a_partition_that_has_got_on_since() {
-        let fault = |from, until| Fault {
-            what: "a test",
-            process: None,
-            explains: true,
-            from: seconds(from),
-            until: seconds(until),
-            lease: 0,
-            recovery: seconds(5),
-        };
+        let fault = |from, until| Fault::of_all("a test", seconds(from), seconds(until));
         let (one, other) = (fault(10, 11), fault(14, 14));
         let light = |got_on, from, until, faults: &[&Fault]| {
-            in_the_light(seconds(got_on), seconds(from), seconds(until), faults)
+            in_the_light(seconds(got_on), seconds(from), seconds(until), faults.iter().copied())
         };
         assert_eq!(light(9, 10, 30, &[&one]), seconds(14), "from 16 on");
         assert_eq!(light(9, 10, 30, &[&one, &other]), seconds(11), "from 19 on");

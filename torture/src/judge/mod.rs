@@ -15,9 +15,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde::Serialize;
 
 use crate::{
+    clock::seconds,
     content::{Mode, Name, Shape},
     history::{Fate, Handling, Produced},
 };
+
+/// A partition of a mode's queue.
+pub type Where = (Mode, u32);
 
 /// All that is known of an episode.
 #[derive(Debug, Clone)]
@@ -38,9 +42,10 @@ pub struct Evidence {
     /// Calls that outlived their lease, by process and number.
     pub abandoned: HashSet<(u32, u64)>,
     pub faults: Vec<Fault>,
-    /// How often processes noticed that a batch was not settled within its lease.
+    pub complaints: Vec<Complaint>,
+    /// How often processes noticed that a batch was not settled in the time that its handler had.
     pub slow_batches: u64,
-    /// How often they noticed that they were not given the processor for long.
+    /// How often they noticed that they were not given the processor for long, and nobody had paused them.
     pub starved: u64,
 }
 
@@ -56,17 +61,33 @@ pub struct DeadLetter {
     pub call: Option<(u32, u64)>,
 }
 
+/// Something that a process could not do, which has no excuse unless something was done to everybody meanwhile.
+#[derive(Debug, Clone)]
+pub struct Complaint {
+    pub from: u64,
+    pub until: u64,
+    pub what: String,
+}
+
 /// Something bad that was done on purpose.
 #[derive(Debug, Clone, Serialize)]
 pub struct Fault {
     pub what: &'static str,
     /// The process that it was done to; none if it concerns all of them.
     pub process: Option<u32>,
+    /// The partition that it concerns; none if all of them.
+    pub place: Option<Where>,
     /// Whether messages may come again because of it.
     pub explains: bool,
+    /// Whether the server may have forgotten what it had answered a moment before.
+    pub forgets: bool,
+    /// When exactly it did what it did, if that is known; else it is all of the time.
+    pub moments: Vec<u64>,
     pub from: u64,
     /// When it was over: the server answered, the process went on.
     pub until: u64,
+    /// Since when others could go on in its place, if not only since it was over.
+    pub others_since: Option<u64>,
     /// Until when, after that, nobody can expect anything: a lease that nobody gives back.
     pub lease: u64,
     /// How long, after that, recovery may take.
@@ -74,9 +95,36 @@ pub struct Fault {
 }
 
 impl Fault {
+    /// One that concerns everybody, from which all must have recovered 5 s after it.
+    pub const fn of_all(what: &'static str, from: u64, until: u64) -> Self {
+        Self {
+            what,
+            process: None,
+            place: None,
+            explains: true,
+            forgets: false,
+            moments: Vec::new(),
+            from,
+            until,
+            others_since: None,
+            lease: 0,
+            recovery: seconds(5),
+        }
+    }
+
+    /// The end of a process, or its absence, from which others must have recovered 2 s after its lease.
+    pub fn of_one(what: &'static str, process: u32, lease: u64, from: u64, until: u64) -> Self {
+        Self { process: Some(process), lease, recovery: seconds(2), ..Self::of_all(what, from, until) }
+    }
+
+    /// From when on there was somebody who could go on.
+    pub fn lifted(&self) -> u64 {
+        self.others_since.unwrap_or(self.until)
+    }
+
     /// When all must be well again.
-    pub const fn ends(&self) -> u64 {
-        self.until + self.lease + self.recovery
+    pub fn ends(&self) -> u64 {
+        self.lifted() + self.lease + self.recovery
     }
 }
 
@@ -250,25 +298,38 @@ impl Books {
     }
 }
 
+/// Who had each message last: the call that began last. One that began before it may have been overtaken without knowing, and go on with
+/// what it has.
+fn last_of_each(handled: &[Handling]) -> HashMap<Name, &Handling> {
+    let mut began: HashMap<(u32, u64), u64> = HashMap::new();
+    for Handling { process, call, at, .. } in handled {
+        let first = began.entry((*process, *call)).or_insert(*at);
+        *first = (*first).min(*at);
+    }
+    let order = |handling: &Handling| (began.get(&(handling.process, handling.call)), handling.at);
+    let mut last: HashMap<Name, &Handling> = HashMap::new();
+    for handling in handled {
+        let Some(name) = handling.name else { continue };
+        let known = last.entry(name).or_insert(handling);
+        if order(handling) >= order(known) {
+            *known = handling;
+        }
+    }
+    last
+}
+
 /// The messages that nobody has to be given any more.
 ///
 /// In leased mode: those that some handler was done with, and those that the last one rejected, if they are dead letters. One that failed
 /// must come again, and so must one whose rejection nobody knows of. In transactional mode: those that have an effect or are dead letters.
 fn ended(evidence: &Evidence) -> HashSet<Name> {
-    let mut leased: HashMap<Name, (&Handling, bool)> = HashMap::new();
-    for handling in &evidence.handled {
-        let Some(name) = handling.name else { continue };
-        let (last, is_done) = leased.entry(name).or_insert((handling, false));
-        *is_done |= handling.fate == Fate::Done;
-        if handling.at >= last.at {
-            *last = handling;
-        }
-    }
+    let done = evidence.handled.iter().filter(|handling| handling.fate == Fate::Done);
+    let done: HashSet<Name> = done.filter_map(|handling| handling.name).collect();
     let letters = |mode| evidence.dead.iter().filter(move |letter| letter.mode == mode);
     let dead: HashSet<Name> = letters(Mode::Leased).filter_map(|letter| letter.name).collect();
-    let leased = leased.into_iter().filter(|(name, (last, is_done))| match last.fate {
+    let leased = last_of_each(&evidence.handled).into_iter().filter(|(name, last)| match last.fate {
         Fate::Rejected => dead.contains(name),
-        Fate::Done | Fate::Failed => *is_done,
+        Fate::Done | Fate::Failed => done.contains(name),
     });
     let effects = evidence.effects.iter().filter_map(|effect| effect.name);
     let rejected = letters(Mode::Transactional).filter_map(|letter| letter.name);
@@ -290,6 +351,20 @@ pub fn silent_modes(evidence: &Evidence) -> Vec<Mode> {
         Mode::Transactional => evidence.effects.is_empty(),
     };
     evidence.shape.queues.iter().map(|(mode, _)| *mode).filter(is_silent).collect()
+}
+
+/// What processes could not do though nothing was done to everybody, or had been a moment before.
+pub fn without_excuse(evidence: &Evidence) -> impl Iterator<Item = &str> {
+    let excuses = |complaint: &Complaint, fault: &Fault| {
+        fault.process.is_none() && fault.from <= complaint.until && fault.ends() >= complaint.from
+    };
+    let is_excused =
+        move |complaint: &&Complaint| evidence.faults.iter().any(|fault| excuses(complaint, fault));
+    evidence
+        .complaints
+        .iter()
+        .filter(move |complaint| !is_excused(complaint))
+        .map(|complaint| complaint.what.as_str())
 }
 
 pub fn judge(evidence: &Evidence) -> Verdict {

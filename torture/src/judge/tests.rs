@@ -27,6 +27,7 @@ fn well() -> Evidence {
         leases: HashMap::from([(LEASED, LEASE), (AGAIN, LEASE)]),
         abandoned: HashSet::new(),
         faults: Vec::new(),
+        complaints: Vec::new(),
         slow_batches: 0,
         starved: 0,
     };
@@ -108,15 +109,7 @@ fn some(handlings: &[Handling]) -> usize {
 }
 
 fn kill(process: u32, from: u64) -> Fault {
-    Fault {
-        what: "a kill",
-        process: Some(process),
-        explains: true,
-        from,
-        until: from,
-        lease: millis(500),
-        recovery: seconds(2),
-    }
+    Fault::of_one("a kill", process, millis(500), from, from)
 }
 
 #[test]
@@ -225,6 +218,35 @@ fn a_message_that_comes_again_needs_a_reason() {
 }
 
 #[test]
+fn a_fault_of_one_partition_or_of_some_moments_explains_nothing_else() {
+    let again = |later, fault: &dyn Fn(&Handling) -> Fault| {
+        let verdict = after(|evidence| {
+            let before = evidence.handled[some(&evidence.handled)].clone();
+            evidence.faults.push(fault(&before));
+            let at = before.at + later;
+            evidence.handled.push(Handling { at, call: 10_000, process: AGAIN, ..before });
+        });
+        verdict.unexplained_duplicates
+    };
+    let slow = |before: &Handling, partition| Fault {
+        place: Some((Mode::Leased, partition)),
+        recovery: 0,
+        ..kill(before.process, before.at)
+    };
+    assert_eq!(again(5, &|before| slow(before, before.partition)), 0);
+    assert_eq!(again(5, &|before| slow(before, before.partition + 1)), 1);
+    let cuts = |before: &Handling, moments| Fault {
+        moments,
+        ..Fault::of_all("cuts", before.at - seconds(1), before.at + seconds(1))
+    };
+    assert_eq!(again(seconds(1), &|before| cuts(before, vec![before.at - LEASE - 1, before.at + LEASE])), 0);
+    assert_eq!(
+        again(seconds(1), &|before| cuts(before, vec![before.at - LEASE - 1, before.at + LEASE + 1])),
+        1
+    );
+}
+
+#[test]
 fn what_failed_comes_again_without_another_reason() {
     let verdict = after(|evidence| {
         let place = some(&evidence.handled);
@@ -242,7 +264,8 @@ fn what_failed_and_never_comes_again_is_lost() {
         evidence.handled[place].fate = Fate::Failed;
         assert_eq!(missing(evidence), 1);
     });
-    assert_eq!(verdict, but(|v| v.lost = 1));
+    // And others were given what is behind it.
+    assert_eq!(verdict, but(|v| (v.lost, v.reordered) = (1, 1)));
     // It was done once before, or afterwards: at least once.
     for done_at in [-5, 5] {
         let verdict = after(|evidence| {
@@ -288,7 +311,8 @@ fn a_fault_excuses_what_was_in_hand_and_not_what_was_settled_long_before() {
             evidence.handled.extend(again);
         })
     };
-    let crash = |from| Fault { process: None, until: from + seconds(1), ..kill(LEASED, from) };
+    let crash = |from| Fault { forgets: true, ..Fault::of_all("a crash", from, from + seconds(1)) };
+    let reset = |from| Fault::of_all("a reset", from, from + seconds(1));
     // The cursor goes back to the very beginning, a minute after all was settled.
     for verdict in [again(seconds(60), |from| kill(LEASED, from), AGAIN), again(seconds(60), crash, LEASED)] {
         assert!(verdict.duplicates > 50, "{verdict:?}");
@@ -298,6 +322,9 @@ fn a_fault_excuses_what_was_in_hand_and_not_what_was_settled_long_before() {
     let verdict = again(millis(900), crash, LEASED);
     assert!(verdict.unexplained_duplicates < verdict.duplicates, "{verdict:?}");
     assert!(verdict.unexplained_duplicates > 0, "{verdict:?}");
+    // But a server that goes on forgets nothing.
+    let verdict = again(millis(900), reset, LEASED);
+    assert_eq!(verdict.unexplained_duplicates, verdict.duplicates);
 }
 
 #[test]
@@ -407,6 +434,18 @@ fn what_is_handled_out_of_order_is_found() {
 }
 
 #[test]
+fn nobody_is_given_what_is_behind_a_message_that_failed() {
+    let verdict = after(|evidence| {
+        let place = some(&evidence.handled);
+        let done = evidence.handled[place].clone();
+        evidence.handled[place].fate = Fate::Failed;
+        let end = evidence.handled.last().unwrap().at;
+        evidence.handled.push(Handling { at: end + 1, call: 10_000, ..done });
+    });
+    assert_eq!((verdict.reordered, verdict.unexplained_duplicates, verdict.lost), (1, 0, 0));
+}
+
+#[test]
 fn seqs_against_the_order_of_commits_are_found() {
     let verdict = after(|evidence| {
         let place = some(&evidence.handled);
@@ -498,16 +537,40 @@ fn a_rejection_that_others_have_overtaken_is_a_stale_settle() {
 }
 
 #[test]
+fn who_was_overtaken_and_goes_on_with_what_it_has_settles_nothing() {
+    // A call that began before the one which rejected the message comes to it after that, and rejects it, too, or is done with it.
+    for fate in [Fate::Rejected, Fate::Done] {
+        let verdict = after(|evidence| {
+            let place = some(&evidence.handled);
+            let own = evidence.handled[place].partition;
+            let next = (place + 1..).find(|next| evidence.handled[*next].partition == own).unwrap();
+            let (first, second) = (evidence.handled[place].clone(), evidence.handled[next].clone());
+            evidence.handled[next].fate = Fate::Rejected;
+            evidence.dead.retain(|letter| letter.id != second.id);
+            evidence.dead.push(letter(Mode::Leased, &second, Some((second.process, second.call))));
+            let zombie = Handling { process: AGAIN, call: 10_000, ..first };
+            let early = Handling { at: zombie.at - 1, ..zombie.clone() };
+            let (seq, id, name, digest) = (second.seq, second.id, second.name, second.digest);
+            let late = Handling { at: second.at + 5, seq, id, name, digest, fate, ..zombie };
+            evidence.faults.push(Fault::of_all("a jump of the clock", early.at, late.at));
+            evidence.handled.extend([early, late]);
+        });
+        assert_eq!((verdict.stale_settles, verdict.lost, verdict.phantom), (0, 0, 0));
+    }
+}
+
+#[test]
 fn a_dead_letter_that_nobody_rejected_is_a_phantom() {
     // A handler was done with it, or failed, or nobody was given it.
-    for (fate, lost) in [(Fate::Done, 0), (Fate::Failed, 1)] {
+    for (fate, lost_and_passed) in [(Fate::Done, 0), (Fate::Failed, 1)] {
         let verdict = after(|evidence| {
             let place = some(&evidence.handled);
             evidence.handled[place].fate = fate;
             let last = evidence.handled[place].clone();
             evidence.dead.push(letter(Mode::Leased, &last, Some((last.process, last.call))));
         });
-        assert_eq!(verdict, but(|v| (v.phantom, v.lost) = (1, lost)));
+        let wanted = (1, lost_and_passed, lost_and_passed);
+        assert_eq!(verdict, but(|v| (v.phantom, v.lost, v.reordered) = wanted));
     }
     for names_its_call in [false, true] {
         let verdict = after(|evidence| {
@@ -566,15 +629,7 @@ fn who_waits_for_long_has_a_fault_to_blame_or_is_stalled() {
         late(evidence);
     });
     assert_eq!(stalled, but(|v| v.stalls = 1));
-    let crash = |from| Fault {
-        what: "a crash",
-        process: None,
-        explains: true,
-        from,
-        until: from + seconds(1),
-        lease: 0,
-        recovery: seconds(5),
-    };
+    let crash = |from| Fault::of_all("a crash", from, from + seconds(1));
     let blamed = after(|evidence| {
         let at = late(evidence);
         evidence.faults.push(crash(at - seconds(5)));
@@ -602,12 +657,15 @@ fn recovery_from_a_kill_counts_from_the_end_of_its_lease() {
             evidence.faults.push(kill(TRANSACTIONAL, killed));
             evidence.effects[last].at = killed + took;
             if is_hampered {
-                let hung = Fault {
-                    from: killed + millis(600),
-                    until: killed + millis(900),
-                    ..kill(TRANSACTIONAL, 0)
+                // By somebody else, but in this partition; and by this process in another one, for some of the same time.
+                let hung = |process, partition, from, until| Fault {
+                    place: Some((Mode::Transactional, partition)),
+                    recovery: 0,
+                    ..Fault::of_one("a handler that hung", process, 0, killed + from, killed + until)
                 };
-                evidence.faults.push(Fault { what: "a handler that hung", recovery: 0, lease: 0, ..hung });
+                evidence.faults.push(hung(77, partition, millis(600), millis(900)));
+                evidence.faults.push(hung(TRANSACTIONAL, 9, millis(800), millis(1100)));
+                evidence.faults.push(hung(77, 9, millis(1000), millis(3000)));
             }
         })
     };
@@ -615,6 +673,59 @@ fn recovery_from_a_kill_counts_from_the_end_of_its_lease() {
     assert_eq!((verdict.stalls, verdict.recovery_p100_ms), (0, 200));
     assert!(verdict.recoveries > 0);
     assert_eq!(killed(millis(3000), false).stalls, 1);
-    let hampered = killed(millis(3000), true);
-    assert_eq!((hampered.stalls, hampered.recoveries), (0, verdict.recoveries - 1));
+    // What handlers took is not counted.
+    let hampered = killed(millis(2900), true);
+    assert_eq!((hampered.stalls, hampered.recovery_p100_ms), (0, 1900));
+    assert_eq!(killed(millis(3100), true).stalls, 1);
+}
+
+#[test]
+fn who_is_paused_is_taken_over_from_before_it_goes_on() {
+    let paused = |others_since: fn(u64) -> Option<u64>| {
+        after(|evidence| {
+            let last = evidence.effects.last_mut().unwrap();
+            let from = last.at;
+            // It goes on itself, seven seconds later.
+            last.at += seconds(7);
+            let pause = Fault::of_one("a pause", TRANSACTIONAL, millis(500), from, from + seconds(7) - 1);
+            evidence.faults.push(Fault { others_since: others_since(from), recovery: seconds(5), ..pause });
+        })
+    };
+    assert_eq!(paused(|_| None).stalls, 0);
+    assert_eq!(paused(Some).stalls, 1);
+}
+
+#[test]
+fn what_one_process_is_busy_with_keeps_no_other_waiting() {
+    let late = |process, partition| {
+        after(|evidence| {
+            let last = evidence.effects.last_mut().unwrap();
+            let (from, own) = (last.at, last.partition);
+            last.at += seconds(6);
+            let place = Some((Mode::Transactional, if partition == 0 { own } else { own + partition }));
+            let fault = Fault::of_one("a handler that hung", process, 0, from, from + seconds(3));
+            evidence.faults.push(Fault { place, recovery: 0, ..fault });
+        })
+    };
+    assert_eq!(late(TRANSACTIONAL, 1).stalls, 0);
+    assert_eq!(late(77, 0).stalls, 0);
+    assert_eq!(late(77, 1).stalls, 1);
+}
+
+#[test]
+fn only_something_done_to_everybody_excuses_what_a_process_could_not_do() {
+    let complaint = |faults: Vec<Fault>| {
+        let mut evidence = well();
+        let what = "it could not".to_owned();
+        evidence.complaints.push(Complaint { from: seconds(20), until: seconds(21), what });
+        evidence.faults = faults;
+        without_excuse(&evidence).count()
+    };
+    let crash = |from, until| Fault::of_all("a crash", seconds(from), seconds(until));
+    assert_eq!(complaint(vec![]), 1);
+    assert_eq!(complaint(vec![kill(3, seconds(20))]), 1);
+    assert_eq!(complaint(vec![crash(10, 14)]), 1);
+    assert_eq!(complaint(vec![crash(22, 23)]), 1);
+    assert_eq!(complaint(vec![crash(10, 15)]), 0);
+    assert_eq!(complaint(vec![crash(21, 30)]), 0);
 }
