@@ -254,7 +254,11 @@ fn judge_dead_letters(
         if let Some(name) = letter.name
             && letters.insert(name, letter).is_some()
         {
-            verdict.find(|v| &mut v.transactional_duplicates, || format!("{name:?} is a dead letter twice"));
+            let kind: fn(&mut Verdict) -> &mut u64 = match letter.mode {
+                Mode::Leased => |v| &mut v.unexplained_duplicates,
+                Mode::Transactional => |v| &mut v.transactional_duplicates,
+            };
+            verdict.find(kind, || format!("{name:?} is a dead letter twice"));
         }
     }
     let by_leased = handled.iter().filter(|handling| handling.fate == Fate::Rejected);

@@ -604,6 +604,18 @@ fn a_dead_letter_that_nobody_rejected_is_a_phantom() {
 }
 
 #[test]
+fn a_dead_letter_that_is_there_twice_is_a_duplicate() {
+    let twice = |mode| {
+        after(|evidence| {
+            let letter = evidence.dead.iter().find(|letter| letter.mode == mode).expect("take another seed");
+            evidence.dead.push(letter.clone());
+        })
+    };
+    assert_eq!(twice(Mode::Leased), but(|v| v.unexplained_duplicates = 1));
+    assert_eq!(twice(Mode::Transactional), but(|v| v.transactional_duplicates = 1));
+}
+
+#[test]
 fn what_was_rejected_must_be_a_dead_letter_and_have_no_effect() {
     let verdict = after(|evidence| {
         let place = some(&evidence.handled);

@@ -51,3 +51,11 @@ pub fn prefix() -> Vec<OsString> {
         "DONT_FAKE_MONOTONIC=1".into(),
     ]
 }
+
+/// Removes what the library leaves in shared memory for a server that was killed.
+pub fn clear_away_after(pid: u32) {
+    for kind in ["faketime_shm", "sem.faketime_sem"] {
+        // Not there if it ended well, or with the clock of everybody.
+        std::fs::remove_file(format!("/dev/shm/{kind}_{pid}")).ok();
+    }
+}

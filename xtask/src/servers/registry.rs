@@ -11,7 +11,10 @@ use std::{
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 
-use super::home::{Home, check_own_folder};
+use super::{
+    faketime,
+    home::{Home, check_own_folder},
+};
 use crate::{
     database::Database,
     failure::{Context, Failure, Result},
@@ -59,6 +62,7 @@ impl Record {
             }
             sleep(Duration::from_millis(20));
         }
+        faketime::clear_away_after(self.pid);
         Ok(())
     }
 }
