@@ -66,8 +66,14 @@ pub async fn gather<DB: Ground>(
                     evidence.complaints.push(Complaint { from, until, what });
                 }
                 Line::Starved(starved) => {
-                    evidence.starved += u64::from(!is_paused(&evidence.faults, &starved));
-                    evidence.faults.push(noticed("a process that was not given the processor", &starved));
+                    let mut fault = noticed("a process that was not given the processor", &starved);
+                    if is_paused(&evidence.faults, &starved) {
+                        // Then the pause says who has to wait for it.
+                        fault.others_since = Some(starved.from);
+                    } else {
+                        evidence.starved += 1;
+                    }
+                    evidence.faults.push(fault);
                 }
                 Line::Slow(slow) => {
                     evidence.slow_batches += 1;

@@ -700,6 +700,9 @@ fn who_is_paused_is_taken_over_from_before_it_goes_on() {
             // It goes on itself, seven seconds later.
             last.at += seconds(7);
             let pause = Fault::of_one("a pause", TRANSACTIONAL, millis(500), from, from + seconds(7) - 1);
+            // It has noticed that it was away.
+            let starved = Fault { others_since: Some(from), lease: 0, recovery: 0, ..pause.clone() };
+            evidence.faults.push(starved);
             evidence.faults.push(Fault { others_since: others_since(from), recovery: seconds(5), ..pause });
         })
     };
