@@ -4,13 +4,16 @@ use std::collections::HashMap;
 
 use super::{Books, Evidence, Fault, Verdict, Where};
 use crate::{
-    clock::seconds,
+    clock::{millis, seconds},
     content::{Mode, Name},
     history::Handling,
 };
 
 /// Nothing relies on a timer longer than this.
 const PATIENCE: u64 = seconds(5);
+
+/// How long a process is at work with a message that it was given, and with what comes of it, at the most.
+const BUSY: u64 = millis(500);
 
 /// A message that was handled for the first time.
 struct First {
@@ -27,12 +30,26 @@ pub(super) fn judge(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
     faults.sort_by_key(|fault| fault.from);
     let alone: Vec<&Fault> =
         faults.iter().copied().filter(|fault| fault.recovery > 0 && is_alone(fault, &faults)).collect();
-    for (at, firsts) in firsts(evidence, books) {
-        judge_waits(at, &firsts, &faults, verdict);
-        for fault in &alone {
-            judge_recovery(at, &firsts, fault, &faults, verdict);
-        }
+    let firsts = firsts(evidence, books);
+    for (at, firsts) in &firsts {
+        judge_waits(*at, firsts, &faults, verdict);
     }
+    let work = work(evidence);
+    for fault in alone {
+        let recoveries =
+            firsts.iter().filter_map(|(at, firsts)| recovery(*at, firsts, fault, &faults, &work));
+        judge_recoveries(fault, &recoveries.collect::<Vec<_>>(), verdict);
+    }
+}
+
+/// When each process handled anything, in order.
+fn work(evidence: &Evidence) -> HashMap<u32, Vec<u64>> {
+    let mut work: HashMap<u32, Vec<u64>> = HashMap::new();
+    for handling in evidence.handled.iter().chain(&evidence.effects) {
+        work.entry(handling.process).or_default().push(handling.at);
+    }
+    work.values_mut().for_each(|times| times.sort_unstable());
+    work
 }
 
 /// The first time of each message, by partition and in the order in which they came.
@@ -117,41 +134,102 @@ fn is_alone(fault: &Fault, faults: &[&Fault]) -> bool {
     others.into_iter().all(|other| other.ends() < fault.from || other.from > fault.ends())
 }
 
-/// How long a partition with work stood still after a fault, beyond the lease that it had to wait for.
-fn judge_recovery(at: Where, firsts: &[First], fault: &Fault, faults: &[&Fault], verdict: &mut Verdict) {
+/// How a partition with work got on after a fault.
+struct Recovery {
+    at: Where,
+    /// How long it stood still, beyond the lease that it had to wait for.
+    took: u64,
+    /// How much of that was not because whoever went on with it had so much to do elsewhere.
+    idle: u64,
+}
+
+fn recovery(
+    at: Where,
+    firsts: &[First],
+    fault: &Fault,
+    faults: &[&Fault],
+    work: &HashMap<u32, Vec<u64>>,
+) -> Option<Recovery> {
     let next = firsts.partition_point(|first| first.at <= fault.lifted());
-    let Some(first) = firsts.get(next).filter(|first| first.waits_since <= fault.ends()) else { return };
+    let first = firsts.get(next).filter(|first| first.waits_since <= fault.ends())?;
     if let Some(process) = fault.process {
         // What others had in hand is not delayed by it.
-        let had_it =
-            next.checked_sub(1).and_then(|last| firsts.get(last)).is_some_and(|last| last.process == process);
-        if !had_it {
-            return;
+        let last = firsts.get(next.checked_sub(1)?)?;
+        if last.process != process {
+            return None;
         }
     }
     // The time that handlers took is theirs, and of a transaction that was undone nothing else is to be seen.
     let hampering = |other: &&&Fault| other.recovery == 0 && first.is_hindered_by(at, other);
     let from = (fault.lifted() + fault.lease).max(first.waits_since);
     let took = in_the_light(0, from, first.at, faults.iter().filter(hampering).copied());
-    verdict.recovered(fault.what, took / 1000);
-    if took > fault.recovery {
-        verdict.find(
-            |v| &mut v.stalls,
-            || {
-                format!(
-                    "{at:?}: {} ms until it got on after {}, {} allowed",
-                    took / 1000,
-                    fault.what,
-                    fault.recovery / 1000
-                )
-            },
-        );
+    let times = work.get(&first.process).map_or(&[][..], Vec::as_slice);
+    let times = &times[times.partition_point(|time| *time <= from)..];
+    let meanwhile = times.iter().take_while(|time| **time < first.at);
+    let (mut idle, mut busy_until) = (0, from);
+    for time in meanwhile.chain([&first.at]) {
+        idle += time.saturating_sub(busy_until);
+        busy_until = time + BUSY;
+    }
+    Some(Recovery { at, took, idle: idle.min(took) })
+}
+
+/// Some must have got on in time, and all of them but those that wait for their turn behind the others.
+fn judge_recoveries(fault: &Fault, recoveries: &[Recovery], verdict: &mut Verdict) {
+    let is_going_on = recoveries.iter().any(|recovery| recovery.took <= fault.recovery);
+    for Recovery { at, took, idle } in recoveries {
+        let took = if is_going_on && *took > fault.recovery { *idle } else { *took };
+        verdict.recovered(fault.what, took / 1000);
+        if took > fault.recovery {
+            verdict.find(
+                |v| &mut v.stalls,
+                || {
+                    format!(
+                        "{at:?}: {} ms until it got on after {}, {} allowed",
+                        took / 1000,
+                        fault.what,
+                        fault.recovery / 1000
+                    )
+                },
+            );
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_waits_for_its_turn_has_recovered_if_others_have() {
+        let fault = Fault::of_one("a test", 1, 0, seconds(10), seconds(10));
+        let recovery =
+            |took, idle| Recovery { at: (Mode::Leased, 1), took: seconds(took), idle: seconds(idle) };
+        let stalls = |recoveries: &[Recovery]| {
+            let mut verdict = Verdict::default();
+            judge_recoveries(&fault, recoveries, &mut verdict);
+            (verdict.stalls, verdict.recovery_p100_ms)
+        };
+        assert_eq!(stalls(&[recovery(2, 2), recovery(4, 1)]), (0, 2000));
+        assert_eq!(stalls(&[recovery(2, 2), recovery(4, 3)]), (1, 3000));
+        assert_eq!(stalls(&[recovery(3, 1), recovery(4, 1)]), (2, 4000));
+    }
+
+    #[test]
+    fn work_elsewhere_is_no_idleness() {
+        let at = (Mode::Leased, 1);
+        let first = |at, process| First { at: seconds(at), waits_since: 0, process, call_began: 0 };
+        let fault = Fault::of_one("a test", 1, seconds(1), seconds(10), seconds(10));
+        let work = |times: &[u64]| HashMap::from([(2, times.iter().map(|time| time * 100_000).collect())]);
+        let recovery = |times: &[u64]| {
+            recovery(at, &[first(9, 1), first(14, 2)], &fault, &[&fault], &work(times)).unwrap()
+        };
+        let Recovery { took, idle, .. } = recovery(&[]);
+        assert_eq!((took, idle), (seconds(3), seconds(3)));
+        // From 11 to 14, with half a second for each.
+        assert_eq!(recovery(&[105, 140, 141]).idle, seconds(3));
+        assert_eq!(recovery(&[112, 115, 119, 130]).idle, millis(200 + 600 + 500));
+    }
 
     #[test]
     fn recovery_is_not_measured_while_somebody_keeps_all_waiting() {
