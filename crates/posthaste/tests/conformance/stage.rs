@@ -89,6 +89,12 @@ pub async fn grows_to(goal: i64, what: &str, mut number: impl AsyncFnMut() -> i6
     }
 }
 
+/// The 99th percentile: so much, or less, is what 99 % of them took. The delays are left in order.
+pub fn p99(delays: &mut [Duration]) -> Duration {
+    delays.sort_unstable();
+    delays[(delays.len() * 99).div_ceil(100) - 1]
+}
+
 /// One message as a handler saw it.
 #[derive(Debug, Clone)]
 pub struct Seen {
