@@ -140,7 +140,7 @@ async fn what_a_handler_sets_reaches_no_later_message_of_its_batch() {
             if msg.payload == b"dirty" {
                 let sql = "SET search_path = nowhere; SET work_mem = '1234kB'; SET LOCAL my.tenant = '7'; \
                      CREATE TEMP TABLE leftover (n INT); SET TRANSACTION READ ONLY; SET LOCAL ROLE pg_read_all_data; \
-                     SET LOCAL lock_timeout = 1; SET LOCAL statement_timeout = '10ms'";
+                     SET LOCAL lock_timeout = 1; SET LOCAL statement_timeout = '500ms'";
                 sqlx::raw_sql(sql).execute(&mut *conn).await.unwrap();
             }
             HandlerResult::Success
@@ -161,8 +161,8 @@ async fn what_a_handler_sets_reaches_no_later_message_of_its_batch() {
 async fn g10_no_setting_of_a_handler_hinders_the_settlement() {
     let settings = [
         "SET TRANSACTION READ ONLY",
-        "SET LOCAL statement_timeout = '10ms'",
-        "SET statement_timeout = '10ms'",
+        "SET LOCAL statement_timeout = '500ms'",
+        "SET statement_timeout = '500ms'",
         "SET LOCAL lock_timeout = 1",
         "SET LOCAL ROLE pg_read_all_data",
         "SET SESSION AUTHORIZATION pg_read_all_data",
@@ -213,7 +213,8 @@ async fn g10_no_setting_of_a_handler_hinders_the_settlement() {
                          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         memory.has(2).await;
         eventually("the settlement waits", async || count(&db.pool, waits).await > 0).await;
-        tokio::time::sleep(millis(20)).await;
+        // Longer than the handler would have allowed it.
+        tokio::time::sleep(millis(if sql.contains("statement_timeout") { 700 } else { 20 })).await;
         sqlx::raw_sql("SELECT pg_advisory_unlock(4711)").execute(&mut *held).await.unwrap();
         all_settled(&db.pool, 2).await;
         handle.stop().await;
