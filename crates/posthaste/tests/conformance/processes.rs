@@ -138,7 +138,8 @@ impl Workers {
             let numbers: Vec<i64> = line.split(' ').map(|n| n.parse().expect("a number")).collect();
             <[i64; 5]>::try_from(numbers).expect("five numbers")
         };
-        text.lines().map(numbers).collect()
+        // Behind the last end of a line is what is being written.
+        text.rsplit_once('\n').map_or("", |(whole, _)| whole).lines().map(numbers).collect()
     }
 
     /// Who worked on a partition, and on which seq, message by message: the last of them holds its lease.
