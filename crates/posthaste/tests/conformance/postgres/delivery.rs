@@ -52,12 +52,15 @@ async fn serializable_as_the_default_isolation_changes_nothing(mode: Mode) {
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(alter)).execute(&db.pool).await.unwrap();
     let pool = sqlx::PgPool::connect_with((*db.pool.connect_options()).clone()).await.unwrap();
+    // Of the workers' statements each may be tried again, of a producer's none.
+    let patient = db.pool.connect_options().as_ref().clone().options([("statement_timeout", "0")]);
+    let patient = sqlx::PgPool::connect_with(patient).await.unwrap();
     let memory = Memory::new();
     let handle = builder_on(pool.clone());
     let handle = handle.queue("q", Partitions::of(4)).handled(mode, memory.handler()).start().await.unwrap();
     let producers: Vec<_> = (0..4)
         .map(|n| {
-            let (outbox, pool) = (handle.outbox(), pool.clone());
+            let (outbox, pool) = (handle.outbox(), patient.clone());
             tokio::spawn(async move {
                 for _ in 0..50 {
                     outbox.enqueue(&pool, "q", EnqueueMessage::new("x").partition(n)).await.unwrap();
@@ -72,6 +75,7 @@ async fn serializable_as_the_default_isolation_changes_nothing(mode: Mode) {
     handle.stop().await;
     assert_eq!(memory.ids().into_iter().collect::<HashSet<_>>().len(), 200);
     pool.close().await;
+    patient.close().await;
     mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
