@@ -287,17 +287,17 @@ async fn backlog_of_many_parts<S: Server>(with_open_transaction: bool) {
 
 /// Three parts: in one go, or one by one at the sequencer's pace.
 async fn max_inner_iterations_and_the_sequencers_pace_decide_how_a_backlog_is_sequenced<S: Server>() {
-    const PACE: Duration = Duration::from_secs(3);
     // A part, also where the batch size decides.
     const PART: u32 = 49_000;
-    for (in_one_go, pauses) in [(8, 0_u32), (1, 2)] {
+    // A pause that is not to be is one that nobody could take for a slow machine.
+    for (in_one_go, pauses, pace) in [(8, 0_u32, secs(30)), (1, 2, secs(3))] {
         let db = fresh::<S>().await;
         register(&db, Partitions::of(1)).await;
         for _ in 0..3 {
             insert_by_hand(&db.pool, PART, "").await;
         }
         let tuning =
-            posthaste::WorkerTuning::sequencer().batch_size(PART).min_interval(PACE).active_interval(PACE);
+            posthaste::WorkerTuning::sequencer().batch_size(PART).min_interval(pace).active_interval(pace);
         let outbox =
             Outbox::builder(db.pool.clone()).sequencer_tuning(tuning).max_inner_iterations(in_one_go);
         let handle = outbox.start().await.unwrap();
@@ -307,7 +307,7 @@ async fn max_inner_iterations_and_the_sequencers_pace_decide_how_a_backlog_is_se
         let span = format!("SELECT max({span}) - min({span}) FROM posthaste_outgoing");
         let span = Duration::from_micros(count(&db.pool, &span).await.unsigned_abs());
         assert_eq!(
-            span.as_secs() >= PACE.as_secs() * u64::from(pauses.max(1)),
+            span.as_secs() >= pace.as_secs() * u64::from(pauses.max(1)),
             pauses > 0,
             "{in_one_go}: {span:?}"
         );
