@@ -35,10 +35,12 @@ cases! {
             except(sqlite = "a process that is paused while it writes keeps the lock of the file: nobody can take it away");
 }
 
-/// In the environment of a worker: the database and the file.
+/// In the environment of a worker: the database, the file, and its lease in milliseconds.
 const WORKER: &str = "POSTHASTE_TEST_WORKER";
 const FILE: &str = "POSTHASTE_TEST_FILE";
-const LEASE: Duration = Duration::from_millis(1000);
+const LEASE_MS: &str = "POSTHASTE_TEST_LEASE_MS";
+/// Short, for who waits for its end.
+const LEASE: Duration = millis(1000);
 
 /// Appends a line a message, and takes a little while.
 struct Clerk {
@@ -85,11 +87,12 @@ impl<DB: Tested> TransactionalMessageHandler<DB> for Clerk {
 async fn be_a_worker_if_asked<S: Server>(mode: Mode) -> bool {
     let Ok(url) = std::env::var(WORKER) else { return false };
     let file = std::env::var_os(FILE).map(PathBuf::from).expect("a file");
+    let lease = std::env::var(LEASE_MS).ok().and_then(|ms| ms.parse().ok()).map(millis).expect("a lease");
     let pool = Pool::<S::Db>::connect_with(S::Db::options(&url)).await.expect("the database");
     let handle = builder_on(pool)
         .queue("q", Partitions::of(4))
         .handled(mode, Clerk { file })
-        .lease(LeaseConfig { duration: LEASE, headroom: millis(200) })
+        .lease(LeaseConfig { duration: lease, headroom: millis(200) })
         .start()
         .await
         .expect("it starts");
@@ -107,13 +110,15 @@ struct Workers {
     test: String,
     url: String,
     file: PathBuf,
+    lease: Duration,
     children: Vec<Child>,
 }
 
 impl Workers {
     fn new<S: Server>(db: &Fresh<S>, mode: Mode, test: &str, folder: &Path) -> Self {
         let test = format!("processes::{}::{}::{test}", S::NAME, mode.module());
-        Self { test, url: db.url.clone(), file: folder.join("seen"), children: Vec::new() }
+        let file = folder.join("seen");
+        Self { test, url: db.url.clone(), file, lease: LEASE, children: Vec::new() }
     }
 
     fn hire(&mut self) -> Pid {
@@ -121,6 +126,7 @@ impl Workers {
             .args([&self.test, "--exact", "--nocapture"])
             .env(WORKER, &self.url)
             .env(FILE, &self.file)
+            .env(LEASE_MS, self.lease.as_millis().to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -192,6 +198,8 @@ async fn g4_four_processes_compete_without_a_duplicate<S: Server>(mode: Mode) {
     let (db, outbox, folder) = start::<S>().await;
     let test = "g4_four_processes_compete_without_a_duplicate";
     let mut workers = Workers::new(&db, mode, test, folder.path());
+    // Nobody is so slow that another one takes over from it.
+    workers.lease = LeaseConfig::default().duration;
     for _ in 0..4 {
         workers.hire();
     }
