@@ -74,8 +74,9 @@ async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_sho
         .take(4)
         .collect();
     let gaps: Vec<_> = firsts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    // By itself, that is before anybody looks unasked, which is after 5 s.
     for (gap, least) in gaps.iter().zip([200, 400, 500].map(millis)) {
-        assert!(*gap >= least && *gap < least + secs(1), "{gaps:?}");
+        assert!(*gap >= least && *gap < least + secs(4), "{gaps:?}");
     }
     noise.await.unwrap();
     handle.stop().await;
