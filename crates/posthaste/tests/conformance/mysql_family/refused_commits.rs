@@ -203,6 +203,10 @@ async fn flow<S: Family>(mode: Mode, fault: Fault) {
         };
         let messages: Vec<_> = (0..8).map(message).collect();
         handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
+        if n == 0 {
+            // So that there is more than one tick, and one to fail.
+            within(secs(30), "the first are settled", async || settled(&db.pool).await == 8).await;
+        }
         tokio::time::sleep(millis(5)).await;
     }
     within(secs(30), "all is settled", async || settled(&db.pool).await == i64::from(MESSAGES)).await;
