@@ -41,6 +41,7 @@ async fn a_connection_on_which_a_handlers_transaction_could_not_begin_has_no_tra
             noted.lock().unwrap().push((msg.seq, traces[0].clone().unwrap()));
             if msg.seq == 1 {
                 MySql::run(conn, "SET SESSION lock_wait_timeout = 1, @trace = 'here'").await.unwrap();
+                let asks = pool.clone();
                 // It waits for the end of this transaction, and then has the table for a while: a backup, or DDL.
                 tokio::spawn(async move {
                     let mut conn = MySqlConnection::connect_with(&pool.connect_options()).await.unwrap();
@@ -48,7 +49,9 @@ async fn a_connection_on_which_a_handlers_transaction_could_not_begin_has_no_tra
                     tokio::time::sleep(millis(2500)).await;
                     MySql::run(&mut conn, "UNLOCK TABLES").await.unwrap();
                 });
-                tokio::time::sleep(millis(200)).await;
+                while MySql::waiting_for_locks(&asks).await.unwrap() == 0 {
+                    tokio::time::sleep(millis(5)).await;
+                }
             }
             MySql::write(conn, msg).await.into()
         })
