@@ -12,7 +12,7 @@ use crate::{
     cases::cases,
     dialect::Dialect,
     fresh::Server,
-    stage::{begin, count, fresh, grows_to, insert_by_hand, register, secs, settled, within},
+    stage::{STANDSTILL, begin, count, fresh, grows_to, insert_by_hand, register, secs, settled, within},
 };
 
 cases! {
@@ -33,10 +33,13 @@ impl Count {
         Self { seen: watch::Sender::new(0), largest: Arc::default() }
     }
 
-    pub async fn has(&self, n: usize, limit: std::time::Duration) {
+    /// Waits until `n` messages were seen, for as long as some are coming.
+    pub async fn has(&self, n: usize) {
         let mut seen = self.seen.subscribe();
-        let enough = tokio::time::timeout(limit, seen.wait_for(|seen| *seen >= n)).await;
-        assert!(enough.is_ok(), "{} of {n} messages after {limit:?}", *self.seen.borrow());
+        while *seen.borrow_and_update() < n {
+            let more = tokio::time::timeout(STANDSTILL, seen.changed()).await;
+            assert!(more.is_ok(), "{} of {n} messages, and no more for {STANDSTILL:?}", *self.seen.borrow());
+        }
     }
 }
 
@@ -64,9 +67,9 @@ async fn a_thousand_queues_are_served_by_one_process<S: Server>() {
             handle.outbox().enqueue(&mut tx, name, EnqueueMessage::new(name.as_str())).await.unwrap();
         }
         tx.commit().await.unwrap();
-        seen.has(round * QUEUES, secs(20)).await;
+        seen.has(round * QUEUES).await;
     }
-    within(secs(10), "all is settled", async || settled(&db.pool).await == 3000).await;
+    grows_to(3000, "are settled", async || settled(&db.pool).await).await;
     within(secs(10), "and removed", async || {
         count(&db.pool, "SELECT count(*) FROM posthaste_incoming").await == 0
     })
@@ -96,7 +99,7 @@ async fn g15_memory_does_not_grow_with_a_backlog_of_a_million<S: Server>() {
         .start()
         .await
         .unwrap();
-    seen.has(1000, secs(30)).await;
+    seen.has(1000).await;
     let early = memory();
     let mut peak = early;
     grows_to(BACKLOG, "are handled", async || {

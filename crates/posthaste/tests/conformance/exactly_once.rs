@@ -13,7 +13,7 @@ use crate::{
     fresh::{Fresh, Server},
     proxy::{Cut, Proxy},
     stage::{
-        Memory, builder, builder_on, eventually, fresh, millis, quick_retries, register, secs, settled,
+        Memory, builder, builder_on, fresh, grows_to, millis, quick_retries, register, secs, settled,
         take_over, within,
     },
 };
@@ -83,7 +83,7 @@ async fn g3_sessions_that_are_killed_at_any_moment<S: Server>() {
             tokio::time::sleep(millis(10)).await;
         }
         flowing.await.unwrap();
-        within(secs(20), "all are settled", async || settled(&db.pool).await == 400).await;
+        grows_to(400, "are settled", async || settled(&db.pool).await).await;
         handle.stop().await;
         assert!(killed >= 5, "{killed} were killed");
         assert_exactly_once(&db.pool, 4, 100).await;
@@ -99,7 +99,7 @@ async fn connections_break<S: Server>(cut: Cut) {
         let handle = working(pool.clone(), &memory, is_batch).await;
         proxy.arm();
         flow(&outbox, &db.pool, 40).await;
-        within(secs(40), "all are settled", async || settled(&db.pool).await == 160).await;
+        grows_to(160, "are settled", async || settled(&db.pool).await).await;
         handle.stop().await;
         assert!(proxy.cuts() >= 5, "{} commits were cut", proxy.cuts());
         assert_exactly_once(&db.pool, 4, 40).await;
@@ -212,7 +212,7 @@ async fn g3_outboxes_that_compete_for_the_same_partitions<S: Server>() {
         handles.push(working(db.pool.clone(), &memory, is_batch).await);
     }
     flow(&outbox, &db.pool, 100).await;
-    eventually("all are settled", async || settled(&db.pool).await == 400).await;
+    grows_to(400, "are settled", async || settled(&db.pool).await).await;
     for handle in handles {
         handle.stop().await;
     }

@@ -82,7 +82,7 @@ async fn g5_sixteen_producers_mixing_long_and_short_transactions_across_four_par
         transactions.extend(producer.await.unwrap());
     }
     let total = transactions.iter().map(|transaction| transaction.messages.len()).sum();
-    memory.has_within(total, secs(20)).await;
+    memory.has(total).await;
     handle.stop().await;
 
     let seen = memory.all();

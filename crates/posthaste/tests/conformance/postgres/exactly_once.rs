@@ -5,7 +5,7 @@ use crate::{
     effects::assert_exactly_once,
     exactly_once::{flow, stage_and_producer, working},
     fresh::servers::Postgres,
-    stage::{Memory, run, secs, settled, within},
+    stage::{Memory, grows_to, run, settled},
 };
 
 /// Sessions die of themselves, every third time that they come by. The number of deaths outlives them.
@@ -27,7 +27,7 @@ async fn sessions_die(trigger: &'static str, least: i64) {
         run(&db.pool, trigger).await;
         let handle = working(db.pool.clone(), &memory, is_batch).await;
         flow(&outbox, &db.pool, 40).await;
-        within(secs(40), "all are settled", async || settled(&db.pool).await == 160).await;
+        grows_to(160, "are settled", async || settled(&db.pool).await).await;
         handle.stop().await;
         assert_exactly_once(&db.pool, 4, 40).await;
         let passes = count(&db.pool, "SELECT last_value FROM passes").await;
