@@ -217,8 +217,9 @@ async fn a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up<S
         Mode::Leased => HandledQueue::Leased(queue.leased(slow)),
         Mode::Transactional | Mode::Batch => HandledQueue::Transactional(queue.transactional(slow)),
     };
+    // Half a second for the handler, and far more for what comes behind it.
     let handle =
-        queue.lease(LeaseConfig { duration: millis(1000), headroom: millis(500) }).start().await.unwrap();
+        queue.lease(LeaseConfig { duration: millis(5000), headroom: millis(4500) }).start().await.unwrap();
     handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 10]).await.unwrap();
     eventually("all are settled", async || settled(&db.pool).await == 10).await;
     handle.stop().await;
