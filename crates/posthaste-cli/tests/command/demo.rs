@@ -192,7 +192,7 @@ async fn a_server_that_goes_away_ends_it_with_a_sentence(server: Server) {
     let (address, database) = rest.split_once('/').expect("a URL with a database");
     let proxy = Proxy::to(address.to_owned()).await;
     let url = format!("{user}@127.0.0.1:{}/{database}", proxy.port);
-    let arguments = ["demo", "--database-url", &url, "--connect-timeout", "1s"];
+    let arguments = ["demo", "--database-url", &url, "--connect-timeout", "3s"];
     let mut child =
         Posthaste::new(&arguments).env("TMPDIR", &temporary(&ground).display().to_string()).start();
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
