@@ -51,7 +51,7 @@ fn assert_nothing_is_left(ground: &Ground) {
 }
 
 async fn a_shop_is_judged_and_leaves_nothing(ground: &Ground) {
-    let verdict = demo(ground, &["--seconds", "1", "--json"]).json();
+    let verdict = demo(ground, &["--seconds", "3", "--json"]).json();
     assert_shape("demo", &verdict);
     assert_eq!(verdict["ok"], true, "{verdict}");
     let number = |field: &str| verdict[field].as_f64().expect("a number");
@@ -77,7 +77,7 @@ async fn a_worker_that_is_killed_costs_nothing(ground: &Ground) {
 }
 
 async fn what_does_not_fit_the_books_is_found(ground: &Ground) {
-    let running = demo(ground, &["--seconds", "2", "--json"]).start();
+    let running = demo(ground, &["--seconds", "5", "--json"]).start();
     let prefix = prefix(ground).await;
     // An order that nobody announced, and one that was announced and is not there.
     ground.sql(&format!("INSERT INTO {prefix}orders VALUES (1, 999999, 0)")).await;
