@@ -46,17 +46,18 @@ impl OnScreen {
         Self { child, screen, reader }
     }
 
-    /// What is on the screen when it is as `expected`.
+    /// What is on the screen when it is as `expected`, and the same at two looks: not a frame that is being drawn.
     pub fn see(&self, what: &str, expected: impl Fn(&str) -> bool) -> vt100::Screen {
-        let began = Instant::now();
+        let (began, mut before) = (Instant::now(), String::new());
         loop {
             let screen = self.screen.lock().expect("nobody panicked").screen().clone();
             // Row by row: what is as wide as the terminal is not the beginning of the next row.
             let text = screen.rows(0, screen.size().1).collect::<Vec<_>>().join("\n");
-            if expected(&text) {
+            if expected(&text) && text == before {
                 return screen;
             }
             assert!(began.elapsed() < PATIENCE, "never seen: {what}\n{text}");
+            before = text;
             std::thread::sleep(Duration::from_millis(10));
         }
     }
