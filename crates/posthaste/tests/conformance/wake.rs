@@ -9,7 +9,7 @@ use crate::{
     cases::cases,
     fresh::Server,
     modes::{InMode, Mode},
-    stage::{Memory, begin, fresh, insert_by_hand, millis, secs},
+    stage::{Memory, begin, fresh, insert_by_hand, millis, p99, secs},
 };
 
 cases! {
@@ -58,8 +58,7 @@ async fn assert_p99<S: Server>(
             // Idle again, at no particular moment.
             tokio::time::sleep(millis(5 + u64::try_from(sent * 7 % 30).unwrap())).await;
         }
-        delays.sort_unstable();
-        let p99 = delays[(delays.len() * 99).div_ceil(100) - 1];
+        let p99 = p99(&mut delays);
         let (median, worst) = (delays[delays.len() / 2], delays[delays.len() - 1]);
         assert!(p99 <= limit, "open for {open_for:?}: p99 {p99:?}, median {median:?}, worst {worst:?}");
     }
