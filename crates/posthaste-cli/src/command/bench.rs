@@ -37,6 +37,8 @@ const STANDSTILL: Duration = Duration::from_secs(30);
 
 /// How long the tables may take to be removed.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// And between two tries.
+const PAUSE: Duration = Duration::from_millis(100);
 /// The most bytes of payloads that all producers hold at a time.
 const MAX_BYTES: u64 = 256 * 1024 * 1024;
 
@@ -119,7 +121,7 @@ async fn bench<DB: Backend>(
         () = interrupts.second() => Err(Failure::Interrupted),
     };
     let removed = tokio::select! {
-        removed = tokio::time::timeout(PATIENCE, posthaste::drop_tables(&pool, &tables)) => match removed {
+        removed = tokio::time::timeout(PATIENCE, remove(&pool, &tables)) => match removed {
             Ok(removed) => removed.map_err(Failure::from),
             Err(_) => Err(Failure::OutOfReach("the tables could not be removed: the database does not answer".to_owned())),
         },
@@ -135,6 +137,19 @@ async fn bench<DB: Backend>(
     // What went wrong first says most.
     let measured = measured?;
     removed.map(|()| measured)
+}
+
+/// What was interrupted may still end its statements, and come between: then the server says to try again.
+async fn remove<DB: Backend>(pool: &Pool<DB>, tables: &Tables) -> Result<(), OutboxError> {
+    loop {
+        match posthaste::drop_tables(pool, tables).await {
+            // One that is not there says nothing.
+            Err(error @ OutboxError::Database(sqlx::Error::Database(_))) if error.is_retryable() => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            removed => return removed,
+        }
+    }
 }
 
 async fn measure<DB: Backend>(
