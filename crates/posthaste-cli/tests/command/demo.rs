@@ -51,7 +51,8 @@ fn assert_nothing_is_left(ground: &Ground) {
 }
 
 async fn a_shop_is_judged_and_leaves_nothing(ground: &Ground) {
-    let verdict = demo(ground, &["--seconds", "3", "--json"]).json();
+    // So many that some are rolled back and some declined, however long they take.
+    let verdict = demo(ground, &["--messages", "80", "--json"]).json();
     assert_shape("demo", &verdict);
     assert_eq!(verdict["ok"], true, "{verdict}");
     let number = |field: &str| verdict[field].as_f64().expect("a number");
