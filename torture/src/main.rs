@@ -42,7 +42,11 @@ use crate::{
 
 /// The worst day of an outbox, over and over, and a judge of what it made of it.
 #[derive(Debug, Parser)]
-#[command(name = "torture", bin_name = "cargo xtask torture")]
+#[command(
+    name = "torture",
+    bin_name = "cargo xtask torture",
+    after_help = "Exit codes: 0 all promises were kept; 1 some were broken; 2 it could not be run, or did not go as planned."
+)]
 struct Options {
     /// The database that it runs on
     #[arg(long, value_enum)]
