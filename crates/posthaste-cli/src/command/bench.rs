@@ -123,7 +123,7 @@ async fn bench<DB: Backend>(
     let removed = tokio::select! {
         removed = tokio::time::timeout(PATIENCE, remove(&pool, &tables)) => match removed {
             Ok(removed) => removed.map_err(Failure::from),
-            Err(_) => Err(Failure::OutOfReach("the tables could not be removed: the database does not answer".to_owned())),
+            Err(_) => Err(Failure::OutOfReach("the tables could not be removed within 20 s".to_owned())),
         },
         () = interrupts.second() => Err(Failure::Interrupted),
     };
