@@ -85,7 +85,7 @@ pub struct Episode<'s, 'r, DB: Ground> {
     pub reached: BTreeSet<String>,
     pub faults: Vec<Fault>,
     /// Of processes that could not start.
-    complaints: Vec<Complaint>,
+    pub complaints: Vec<Complaint>,
     /// Those of each process that there was.
     leases: HashMap<u32, u64>,
     pub counts: Counts,
@@ -354,9 +354,10 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         process.ask_to_stop();
         match self.meanwhile(tokio::time::timeout(Duration::from_secs(15), process.wait())).await? {
             Ok(end) => match end? {
-                End::Well | End::Killed => {}
+                End::Well => {}
+                End::Killed if process.killed_at()?.is_some() => {}
                 End::Failed if !process.is_ready()? => self.could_not_start(process),
-                end @ (End::Failed | End::Otherwise(_)) => {
+                end @ (End::Killed | End::Failed | End::Otherwise(_)) => {
                     self.oddities
                         .push(format!("a process did not stop well ({end:?}): {}", process.complaint()));
                 }

@@ -162,12 +162,14 @@ impl Shared {
 
     /// Whether this COMMIT is one that is cut.
     fn takes(&self, cut: Cut) -> bool {
+        // Whoever sees that none is left finds all of them written down.
+        let mut cuts = self.cuts.lock().unwrap_or_else(PoisonError::into_inner);
         let taken = self
             .counter(cut)
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1))
             .is_ok();
         if taken {
-            self.cuts.lock().unwrap_or_else(PoisonError::into_inner).push(now());
+            cuts.push(now());
         }
         taken
     }

@@ -100,11 +100,18 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
                 report
                     .oddities
                     .push(format!("episode {} could not be played to its end: {error:#}", plan.number));
+                let complaints = episode.complaints.into_iter().rev().take(MOST_COMPLAINTS);
+                report.oddities.extend(complaints.map(|complaint| complaint.what));
                 episode.faults
             }
         };
         report.seconds = (now() - began) / seconds(1);
         progress(&plan, &report);
+        if report.is_good()
+            && let Err(error) = episode_is_over::<DB>(&pool, &plan).await
+        {
+            report.oddities.push(format!("what is left of it could not be removed: {error:#}"));
+        }
         if !report.is_good() {
             std::fs::write(folder.join("faults.json"), serde_json::to_vec_pretty(&faults)?)?;
             if let Err(error) = keep::<DB>(&pool, server.as_ref(), place, folder).await {
@@ -113,10 +120,6 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
             break;
         }
         std::fs::remove_dir_all(folder.join(format!("episode-{}", plan.number))).ok();
-        if let Err(error) = episode_is_over::<DB>(&pool, &plan).await {
-            report.oddities.push(format!("the next episode could not be prepared: {error:#}"));
-            break;
-        }
         if now() >= deadline {
             break;
         }
