@@ -114,9 +114,7 @@ fn noticed(what: &'static str, noticed: &Noticed) -> Fault {
 
 /// Whether somebody did it on purpose.
 fn is_paused(faults: &[Fault], starved: &Noticed) -> bool {
-    let is_of = |fault: &&Fault| {
-        fault.what == PAUSE && fault.process.is_none_or(|process| process == starved.process)
-    };
+    let is_of = |fault: &&Fault| fault.what == PAUSE && fault.process == Some(starved.process);
     faults.iter().filter(is_of).any(|pause| pause.from <= starved.until && pause.until >= starved.from)
 }
 

@@ -129,8 +129,8 @@ impl Report {
             verdict.slow_batches, verdict.starved
         );
         println!(
-            "slowest recovery: {} ms of {} that could be measured",
-            verdict.recovery_p100_ms, verdict.recoveries
+            "slowest recovery: {} ms of {} that could be measured; {} partitions waited longer, behind others",
+            verdict.recovery_p100_ms, verdict.recoveries, verdict.queued
         );
         for (what, Recoveries { count, p100_ms }) in &verdict.recoveries_from {
             println!("  {p100_ms} ms after {what} ({count} measured)");

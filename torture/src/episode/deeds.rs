@@ -21,6 +21,8 @@ const ARMED: u64 = seconds(8);
 const STARTED: u64 = seconds(60);
 /// How long a server may take to come back by itself.
 const PATIENCE: u64 = seconds(3);
+/// By then everybody knows that a connection was cut.
+const CUT: u64 = millis(200);
 /// The most seconds by which two clocks that agree may differ: they are read one after the other.
 const CLOCK_SLACK: i64 = 3;
 
@@ -136,17 +138,19 @@ impl<DB: Ground> Episode<'_, '_, DB> {
                 self.faults.push(Fault::of_all("sessions that were ended", from, now()));
             }
             Deed::Cut { cut, count } => {
-                let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
+                let proxy = self.stage.proxy.context("there is no proxy")?;
                 proxy.cut(cut, count);
-                let limit = from + seconds(45);
+                let limit = now() + seconds(45);
                 while proxy.has_cuts_left() && now() < limit {
                     self.rest(20).await?;
                 }
                 proxy.cut_no_more();
                 let cuts = proxy.take_cuts();
                 self.counts.cuts += u64::try_from(cuts.len())?;
-                let fault = Fault::of_all("cuts at COMMIT", from, now());
-                self.faults.push(Fault { moments: cuts, ..fault });
+                if let (Some(first), Some(last)) = (cuts.first(), cuts.last()) {
+                    let fault = Fault::of_all("cuts at COMMIT", *first, *last + CUT);
+                    self.faults.push(Fault { moments: cuts, ..fault });
+                }
             }
             Deed::Weather { weather, ms } => {
                 let (proxy, from) = (self.stage.proxy.context("there is no proxy")?, now());
@@ -201,7 +205,9 @@ impl<DB: Ground> Episode<'_, '_, DB> {
         let fault = Fault::of_one(PAUSE, number, lease, from, until);
         let fault = if self.stage.server.is_none() {
             // Whoever is paused while it writes keeps all others from it.
-            Fault { process: None, ..fault }
+            let of_all = "a pause of whoever may be writing";
+            self.faults.push(Fault { what: of_all, process: None, ..fault.clone() });
+            Fault { others_since: Some(from), lease: 0, recovery: 0, ..fault }
         } else if self.is_delivered() {
             // What it has in a transaction is given up by the server, which takes a little longer.
             Fault { others_since: Some(from), recovery: seconds(5), ..fault }

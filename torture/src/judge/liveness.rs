@@ -12,8 +12,10 @@ use crate::{
 /// Nothing relies on a timer longer than this.
 const PATIENCE: u64 = seconds(5);
 
-/// How long a process is at work with a message that it was given, and with what comes of it, at the most.
-const BUSY: u64 = millis(500);
+/// So little time passes between two messages of a process that has all that it can do.
+const BUSY: u64 = millis(50);
+/// A handler that takes so long keeps a process from more than its own partition: others may be as slow, and there are few at a time.
+const VERY_LONG: u64 = seconds(1);
 
 /// A message that was handled for the first time.
 struct First {
@@ -97,7 +99,8 @@ fn in_the_light<'f>(got_on: u64, from: u64, until: u64, faults: impl IntoIterato
 impl First {
     /// Whether what keeps one partition busy, or one process, may have kept this message waiting.
     fn is_hindered_by(&self, at: Where, fault: &Fault) -> bool {
-        fault.place == Some(at) || fault.process == Some(self.process)
+        let is_for_all = fault.place.is_none() || fault.until.saturating_sub(fault.from) > VERY_LONG;
+        fault.place == Some(at) || fault.process == Some(self.process) && is_for_all
     }
 }
 
@@ -141,6 +144,8 @@ struct Recovery {
     took: u64,
     /// How much of that was not because whoever went on with it had so much to do elsewhere.
     idle: u64,
+    /// Whether it had work when the lease was over, so that somebody must have taken it over.
+    is_taken_over: bool,
 }
 
 fn recovery(
@@ -171,16 +176,21 @@ fn recovery(
         idle += time.saturating_sub(busy_until);
         busy_until = time + BUSY;
     }
-    Some(Recovery { at, took, idle: idle.min(took) })
+    let is_taken_over = first.waits_since <= fault.lifted() + fault.lease;
+    Some(Recovery { at, took, idle: idle.min(took), is_taken_over })
 }
 
 /// Some must have got on in time, and all of them but those that wait for their turn behind the others.
 fn judge_recoveries(fault: &Fault, recoveries: &[Recovery], verdict: &mut Verdict) {
-    let is_going_on = recoveries.iter().any(|recovery| recovery.took <= fault.recovery);
-    for Recovery { at, took, idle } in recoveries {
-        let took = if is_going_on && *took > fault.recovery { *idle } else { *took };
+    let is_in_time = |recovery: &Recovery| recovery.is_taken_over && recovery.took <= fault.recovery;
+    let is_going_on = recoveries.iter().any(is_in_time);
+    for Recovery { at, took, idle, .. } in recoveries {
+        if is_going_on && *took > fault.recovery && *idle <= fault.recovery {
+            verdict.queued += 1;
+            continue;
+        }
         verdict.recovered(fault.what, took / 1000);
-        if took > fault.recovery {
+        if *took > fault.recovery {
             verdict.find(
                 |v| &mut v.stalls,
                 || {
@@ -203,16 +213,18 @@ mod tests {
     #[test]
     fn who_waits_for_its_turn_has_recovered_if_others_have() {
         let fault = Fault::of_one("a test", 1, 0, seconds(10), seconds(10));
+        let at = (Mode::Leased, 1);
         let recovery =
-            |took, idle| Recovery { at: (Mode::Leased, 1), took: seconds(took), idle: seconds(idle) };
+            |took, idle| Recovery { at, took: seconds(took), idle: seconds(idle), is_taken_over: true };
+        let new = Recovery { is_taken_over: false, ..recovery(0, 0) };
         let stalls = |recoveries: &[Recovery]| {
             let mut verdict = Verdict::default();
             judge_recoveries(&fault, recoveries, &mut verdict);
-            (verdict.stalls, verdict.recovery_p100_ms)
+            (verdict.stalls, verdict.queued, verdict.recovery_p100_ms)
         };
-        assert_eq!(stalls(&[recovery(2, 2), recovery(4, 1)]), (0, 2000));
-        assert_eq!(stalls(&[recovery(2, 2), recovery(4, 3)]), (1, 3000));
-        assert_eq!(stalls(&[recovery(3, 1), recovery(4, 1)]), (2, 4000));
+        assert_eq!(stalls(&[recovery(2, 2), recovery(4, 1)]), (0, 1, 2000));
+        assert_eq!(stalls(&[recovery(2, 2), recovery(4, 3)]), (1, 0, 4000));
+        assert_eq!(stalls(&[recovery(3, 1), recovery(4, 1), new]), (2, 0, 4000));
     }
 
     #[test]
@@ -226,9 +238,9 @@ mod tests {
         };
         let Recovery { took, idle, .. } = recovery(&[]);
         assert_eq!((took, idle), (seconds(3), seconds(3)));
-        // From 11 to 14, with half a second for each.
+        // From 11 to 14, with 50 ms for each.
         assert_eq!(recovery(&[105, 140, 141]).idle, seconds(3));
-        assert_eq!(recovery(&[112, 115, 119, 130]).idle, millis(200 + 600 + 500));
+        assert_eq!(recovery(&[112, 113, 119, 130]).idle, millis(3000 - 4 * 50));
     }
 
     #[test]

@@ -148,6 +148,8 @@ pub struct Verdict {
     pub recoveries: u64,
     /// The same by what there was to recover from.
     pub recoveries_from: BTreeMap<&'static str, Recoveries>,
+    /// Partitions that waited for their turn behind others, and longer than a recovery may take: not among the recoveries.
+    pub queued: u64,
     /// Excuses that processes had for themselves: many of them, and unexplained duplicates mean little.
     pub slow_batches: u64,
     pub starved: u64,
@@ -210,6 +212,7 @@ impl Verdict {
             recovery_p100_ms,
             recoveries,
             recoveries_from,
+            queued,
             slow_batches,
             starved,
             findings,
@@ -230,6 +233,7 @@ impl Verdict {
             let known = self.recoveries_from.entry(what).or_default();
             *known = Recoveries { count: known.count + more.count, p100_ms: known.p100_ms.max(more.p100_ms) };
         }
+        self.queued += queued;
         self.slow_batches += slow_batches;
         self.starved += starved;
         self.findings.extend(findings);

@@ -676,8 +676,10 @@ fn recovery_from_a_kill_counts_from_the_end_of_its_lease() {
                     ..Fault::of_one("a handler that hung", process, 0, killed + from, killed + until)
                 };
                 evidence.faults.push(hung(77, partition, millis(600), millis(900)));
-                evidence.faults.push(hung(TRANSACTIONAL, 9, millis(800), millis(1100)));
+                evidence.faults.push(hung(TRANSACTIONAL, 9, millis(800), millis(1850)));
+                // What others do elsewhere, and what does not take long there, is no excuse.
                 evidence.faults.push(hung(77, 9, millis(1000), millis(3000)));
+                evidence.faults.push(hung(TRANSACTIONAL, 9, millis(2000), millis(2900)));
             }
         })
     };
@@ -686,9 +688,9 @@ fn recovery_from_a_kill_counts_from_the_end_of_its_lease() {
     assert!(verdict.recoveries > 0);
     assert_eq!(killed(millis(3000), false).stalls, 1);
     // What handlers took is not counted.
-    let hampered = killed(millis(2900), true);
-    assert_eq!((hampered.stalls, hampered.recovery_p100_ms), (0, 1900));
-    assert_eq!(killed(millis(3100), true).stalls, 1);
+    let hampered = killed(millis(3700), true);
+    assert_eq!((hampered.stalls, hampered.recovery_p100_ms), (0, 1950));
+    assert_eq!(killed(millis(3800), true).stalls, 1);
 }
 
 #[test]
