@@ -60,7 +60,8 @@ impl World {
             .collect()
     }
 
-    /// The servers that run in this world: processes that were given a path of it.
+    /// The servers that run in this world: processes that were given a path of it. One that a server has just made has, for a moment,
+    /// what the server was given.
     pub fn servers(&self) -> Vec<u32> {
         let here = self.tmp().into_os_string().into_encoded_bytes();
         let is_here = |pid: &u32| {
@@ -68,7 +69,11 @@ impl World {
             command_line.windows(here.len()).any(|window| window == here)
         };
         let processes = std::fs::read_dir("/proc").expect("a list of processes");
-        processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).filter(is_here).collect()
+        let here: Vec<u32> = processes
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .filter(is_here)
+            .collect();
+        here.iter().copied().filter(|pid| parent(*pid).is_none_or(|parent| !here.contains(&parent))).collect()
     }
 
     pub fn assert_nothing_is_left(&self) {
@@ -84,6 +89,12 @@ impl Drop for World {
             self.xtask(&["servers", "down"]).output().ok();
         }
     }
+}
+
+/// The process that started this one, if it is still there.
+fn parent(pid: u32) -> Option<u32> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
 }
 
 fn write_script(path: &Path, body: &str) {

@@ -34,7 +34,7 @@ async fn it_clears_away_when_it_is_interrupted(ground: &Ground) {
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(130), "{ended:?}");
-    assert_eq!(ground.tables().await, before);
+    assert_eq!(ground.tables().await, before, "{ended:?}");
 }
 
 #[test]

@@ -29,15 +29,15 @@ async fn g12_killed_sessions_of_every_kind_delay_delivery_by_less_than_5_s_and_l
     let outbox = handle.outbox();
     let mut sent = 0;
     for round in 0..10_u32 {
-        let mut killed = Instant::now();
         assert!(S::Db::kill_workers(&db.pool).await.unwrap() > 0, "there are workers to kill");
+        let mut killed = Instant::now();
         for n in 0..20 {
             outbox.enqueue(&db.pool, "q", EnqueueMessage::new("x").partition((round + n) % 4)).await.unwrap();
             sent += 1;
             if n == 10 {
                 // In the middle of it all.
-                killed = Instant::now();
                 S::Db::kill_workers(&db.pool).await.unwrap();
+                killed = Instant::now();
             }
         }
         eventually("all is settled", async || settled(&db.pool).await == sent).await;

@@ -88,6 +88,11 @@ fn leading_numbers(version: &str) -> (u32, u32) {
     (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
 }
 
+/// Where its files are: in memory, if there is a place for that.
+pub fn sqlite_folder() -> PathBuf {
+    std::env::var_os("POSTHASTE_TEST_SQLITE_FOLDER").map_or_else(std::env::temp_dir, PathBuf::from)
+}
+
 impl Ground for servers::Sqlite {
     type Db = Sqlite;
     type Place = tempfile::TempDir;
@@ -95,9 +100,7 @@ impl Ground for servers::Sqlite {
     const OLDEST: (u32, u32) = (3, 35);
 
     async fn create() -> (SqlitePool, String, Self::Place) {
-        let above =
-            std::env::var_os("POSTHASTE_TEST_SQLITE_FOLDER").map_or_else(std::env::temp_dir, PathBuf::from);
-        let folder = tempfile::tempdir_in(above).expect("a folder");
+        let folder = tempfile::tempdir_in(sqlite_folder()).expect("a folder");
         let url = format!("sqlite://{}", folder.path().join("test.db").display());
         (SqlitePool::connect_with(Sqlite::options(&url)).await.expect("a database"), url, folder)
     }

@@ -205,7 +205,7 @@ async fn g4_four_processes_compete_without_a_duplicate<S: Server>(mode: Mode) {
     }
     for round in 1..=20 {
         send(&outbox, &db.pool, 100).await;
-        within(secs(20), "the round is settled", async || settled(&db.pool).await == round * 100).await;
+        grows_to(round * 100, "are settled", async || settled(&db.pool).await).await;
     }
     let seen = workers.seen();
     assert_eq!(seen.len(), 2000, "no duplicate");

@@ -7,8 +7,8 @@ use crate::{
     dialect::Dialect,
     fresh::Server,
     stage::{
-        Memory, Step, assert_consistent, builder, count, eventually, fresh, millis, numbers, quick_retries,
-        register, secs, settled, within,
+        Memory, Step, assert_consistent, builder, count, eventually, fresh, grows_to, millis, numbers,
+        quick_retries, register, secs, settled, within,
     },
 };
 
@@ -46,7 +46,7 @@ async fn g15_ten_seconds_after_the_last_message_is_settled_no_message_rows_are_l
         handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
     }
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x").partition(2)).await.unwrap();
-    eventually("all is settled", async || settled(&db.pool).await == 3001).await;
+    grows_to(3001, "are settled", async || settled(&db.pool).await).await;
     within(secs(10), "no message is left", async || count(&db.pool, MESSAGES).await == 0).await;
     within(secs(10), "nor anything else", async || old_rows(&db.pool).await == 0).await;
     eventually("it is counted", async || handle.stats().vacuum.messages == 3001).await;
@@ -82,7 +82,7 @@ async fn g16_nothing_unsettled_is_removed<S: Server>() {
             handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 100]).await.unwrap(),
         );
     }
-    eventually("it is stuck", async || settled(&db.pool).await == 699).await;
+    grows_to(699, "are settled before it is stuck", async || settled(&db.pool).await).await;
     let unsettled = format!(
         "SELECT count(*) FROM posthaste_incoming WHERE id >= (
              SELECT min(p.id) FROM {} AS p JOIN {} AS s ON p.seq BETWEEN s.first_seq AND s.last_seq

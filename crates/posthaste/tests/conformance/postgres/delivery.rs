@@ -9,7 +9,7 @@ use super::{Db, count, fresh};
 use crate::{
     cases::in_modes,
     modes::{InMode, Mode},
-    stage::{Memory, Step, assert_consistent, builder, builder_on, eventually, secs, within},
+    stage::{Memory, Step, assert_consistent, builder, builder_on, eventually, grows_to},
 };
 
 in_modes! {
@@ -163,7 +163,7 @@ async fn a_tick_reads_no_more_than_is_new_whatever_the_statistics_say() {
     sqlx::raw_sql(insert).execute(&db.pool).await.unwrap();
     sqlx::raw_sql("ANALYZE").execute(&db.pool).await.unwrap();
     let sequenced = "SELECT coalesce(max(last_seq), 0) FROM posthaste_outgoing";
-    within(secs(20), "all is sequenced", async || count(&db.pool, sequenced).await == 200_000).await;
+    grows_to(200_000, "are sequenced", async || count(&db.pool, sequenced).await).await;
     let reset = "SELECT pg_stat_statements_reset(0, (SELECT oid FROM pg_database WHERE datname = current_database()), 0)";
     sqlx::query(reset).execute(&db.pool).await.unwrap();
     for _ in 0..10 {

@@ -3,7 +3,9 @@
 use posthaste::{EnqueueMessage, Partitions, WorkerTuning};
 
 use super::{count, fresh};
-use crate::stage::{Memory, assert_consistent, builder, eventually, millis, register, secs, settled, within};
+use crate::stage::{
+    Memory, assert_consistent, builder, eventually, grows_to, millis, register, secs, settled, within,
+};
 
 const MESSAGES: &str = "SELECT count(*) FROM posthaste_incoming";
 /// The links, segments and ticks beyond the newest of each chain.
@@ -117,7 +119,7 @@ async fn vacuum_costs_few_statements_a_message_and_none_that_write_when_there_is
         let messages = vec![EnqueueMessage::new("x").partition(round % 4); 100];
         handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
     }
-    within(secs(20), "all is settled", async || settled(&db.pool).await == MESSAGES).await;
+    grows_to(MESSAGES, "are settled", async || settled(&db.pool).await).await;
     within(secs(10), "all is removed", async || {
         handle.stats().vacuum.messages == u64::try_from(MESSAGES).unwrap()
     })

@@ -26,9 +26,9 @@ async fn a_slow_transactional_handler_makes_enqueue_and_transactions_wait_not_fa
     let outbox = handle.outbox();
     // A process that only enqueues has the same patience.
     let producer = Outbox::connect(pool.clone()).await.unwrap();
+    let began = Instant::now();
     outbox.enqueue(&pool, "slow", EnqueueMessage::new("x")).await.unwrap();
     memory.has(1).await;
-    let began = Instant::now();
     let error = sqlx::query("INSERT INTO effects VALUES (0, 0, 0)").execute(&pool).await.unwrap_err();
     assert!(error.to_string().contains("locked"), "{error}");
     let enqueues = (0..4).map(|n| {
@@ -45,8 +45,8 @@ async fn a_slow_transactional_handler_makes_enqueue_and_transactions_wait_not_fa
     for enqueue in enqueues.collect::<Vec<_>>() {
         enqueue.await.unwrap().unwrap();
     }
-    let waited = began.elapsed();
-    assert!(waited > millis(2500) && waited < secs(4), "{waited:?}");
+    // As long as the handler took, which began later than that.
+    assert!(began.elapsed() >= secs(3), "{:?}", began.elapsed());
     eventually("all is settled", async || settled(&pool).await == 5).await;
     handle.stop().await;
     pool.close().await;

@@ -119,7 +119,7 @@ async fn what_a_handler_does_to_the_only_connection_is_repaired() {
     let handler = super::traps::Trap::default();
     let handle = builder(&pool)
         .processor_tuning(super::stage::quick_retries())
-        .handler_timeout(millis(300))
+        .handler_timeout(millis(800))
         .queue("q", Partitions::of(1))
         .transactional(handler)
         .max_attempts(2)
