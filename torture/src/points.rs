@@ -6,10 +6,11 @@ use crate::{
     kill::{COMMIT_AFTER, COMMIT_BEFORE},
 };
 
-const WORKER: [&str; 12] = [
+const WORKER: [&str; 13] = [
     "vacuum.before",
     "vacuum.after",
     "dead-letter.before",
+    "dead-letter.within",
     "dead-letter.after",
     "tick.before",
     "tick.after",
@@ -20,11 +21,15 @@ const WORKER: [&str; 12] = [
     "tick.before-commit",
     "vacuum.before-commit",
 ];
-const LEASED: [&str; 2] = ["settle.before", "settle.after"];
+const LEASED: [&str; 3] = ["settle.before", "settle.after", "dead-letter.before-commit"];
 const TRANSACTIONAL: [&str; 4] =
     ["transaction.begun", "transaction.kept", "transaction.before-commit", "transaction.after-commit"];
 const PRODUCER: [&str; 4] = ["enqueue.before", "enqueue.after", COMMIT_BEFORE, COMMIT_AFTER];
 const STARTER: [&str; 3] = ["migrate.before", "migrate.within", "migrate.after"];
+
+/// PostgreSQL ticks, settles and removes in one statement, which is its own transaction.
+const NOT_ON_POSTGRES: [&str; 4] =
+    ["tick.before-commit", "vacuum.before-commit", "dead-letter.within", "dead-letter.before-commit"];
 
 /// Those that a process of this role must be killed at.
 pub fn of(role: Role, database: &str, shape: &Shape) -> impl Iterator<Item = &'static str> + use<> {
@@ -38,11 +43,8 @@ pub fn of(role: Role, database: &str, shape: &Shape) -> impl Iterator<Item = &'s
             WORKER.into_iter().chain(leased).chain(transactional).collect()
         }
     };
-    // PostgreSQL ticks and removes in one statement, which is its own transaction.
     let is_postgres = database == "postgres";
-    points
-        .into_iter()
-        .filter(move |point| !(is_postgres && ["tick.before-commit", "vacuum.before-commit"].contains(point)))
+    points.into_iter().filter(move |point| !(is_postgres && NOT_ON_POSTGRES.contains(point)))
 }
 
 /// Whether it is reached only now and then, so that its first time must do.

@@ -79,6 +79,10 @@ mod listening {
         TransactionAfterCommit = "transaction.after-commit",
         /// Before a settlement that makes dead letters.
         DeadLetterBefore = "dead-letter.before",
+        /// The cursor is moved, and what was rejected is in no table. PostgreSQL does both in one statement.
+        DeadLetterWithin = "dead-letter.within",
+        /// The dead letters are written outside a handler's transaction, and not committed. PostgreSQL does both in one statement.
+        DeadLetterBeforeCommit = "dead-letter.before-commit",
         /// After a settlement that made dead letters.
         DeadLetterAfter = "dead-letter.after",
         /// Vacuum has looked, and removes now.

@@ -235,6 +235,7 @@ async fn settle_alone(
     if matches!(settled, Settled::Lost) {
         tx.rollback().await?;
     } else {
+        kill_point!(DeadLetterBeforeCommit);
         tx.commit().await?;
     }
     conn.execute(REST).await?;
@@ -312,6 +313,7 @@ async fn move_and_bury(
     if !move_cursor(store, conn, claim, settlement, matches!(next, Settled::Next(_))).await? {
         return Ok(Settled::Lost);
     }
+    kill_point!(DeadLetterWithin if !settlement.burials.is_empty());
     // As JSON, a reason takes up to six times its length.
     let most = store.shared.max_packet / (6 * MAX_REASON + 128);
     for burials in settlement.burials.chunks(most.max(1)) {

@@ -171,6 +171,7 @@ pub(super) async fn settle(
         }
         let mut tx = conn.begin_with(BEGIN).await?;
         let rows = append_and_bury(store, &mut tx, queue, claim, settlement).await?;
+        kill_point!(DeadLetterBeforeCommit);
         tx.commit().await?;
         Ok(rows)
     })?;
@@ -232,6 +233,7 @@ async fn append_and_bury(
     // A batch without a link is that of an earlier try whose answer was lost.
     let has_link = rows.first().is_some_and(|row| row.try_get::<i64, _>("epoch").is_ok());
     if has_link && !settlement.burials.is_empty() {
+        kill_point!(DeadLetterWithin);
         let burials = settlement.burials.iter();
         let burials = burials.map(|burial| (burial.id, burial.seq, &burial.reason, count(burial.attempts)));
         query(&store.sql().bury)
