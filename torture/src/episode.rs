@@ -42,6 +42,8 @@ const STANDSTILL: u64 = seconds(45);
 const MOST_ODDITIES: usize = 10;
 /// How often to say how far it is.
 const SAY_AFTER: u64 = seconds(10);
+/// How long a process may take that starts and does nothing else.
+const START_LIMIT: Duration = Duration::from_secs(30);
 /// How many processes start at once.
 const STARTERS: usize = 8;
 
@@ -84,6 +86,8 @@ pub struct Episode<'s, 'r, DB: Ground> {
     producer_points: VecDeque<String>,
     pub reached: BTreeSet<String>,
     pub faults: Vec<Fault>,
+    /// Those of them, by their places, after which there was no worker: they are over when there is one.
+    undelivered: Vec<usize>,
     /// Of processes that could not start.
     pub complaints: Vec<Complaint>,
     /// Those of each process that there was.
@@ -115,6 +119,7 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             producer_points: points(Role::Producer),
             reached: BTreeSet::new(),
             faults: Vec::new(),
+            undelivered: Vec::new(),
             complaints: Vec::new(),
             leases: HashMap::new(),
             counts: Counts::default(),
@@ -174,12 +179,23 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
         };
         for point in points {
             let mut starter = self.start(Role::Starter, Some(point.to_owned()), None).await?;
-            if self.meanwhile(starter.wait()).await?? != End::Killed {
+            if self.end_of_start(&mut starter).await? != Some(End::Killed) {
                 self.oddities.push(format!("kill point {point} was not reached: {}", starter.complaint()));
             }
             self.note_point(&starter)?;
         }
         self.starters().await
+    }
+
+    /// None if it took too long, and was killed for it.
+    async fn end_of_start(&mut self, starter: &mut Process) -> Result<Option<End>> {
+        match self.meanwhile(tokio::time::timeout(START_LIMIT, starter.wait())).await? {
+            Ok(end) => Ok(Some(end?)),
+            Err(_) => {
+                starter.kill().await?;
+                Ok(None)
+            }
+        }
     }
 
     async fn starters(&mut self) -> Result<()> {
@@ -188,13 +204,8 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
             starters.push(self.start(Role::Starter, None, None).await?);
         }
         for mut starter in starters {
-            let ended = self.meanwhile(tokio::time::timeout(Duration::from_secs(30), starter.wait())).await?;
-            match ended.map(Result::ok) {
-                Ok(Some(End::Well)) => {}
-                Ok(_) => {
-                    self.oddities.push(format!("one of {STARTERS} starters failed: {}", starter.complaint()));
-                }
-                Err(_) => self.oddities.push(format!("one of {STARTERS} starters did not end within 30 s")),
+            if self.end_of_start(&mut starter).await? != Some(End::Well) {
+                self.could_not_start(&starter);
             }
         }
         self.counts.starters += 1;
@@ -277,6 +288,11 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
                 self.posts[place].process = Some(self.start(role, armed, None).await?);
             }
         }
+        if !self.undelivered.is_empty() && self.is_delivered() {
+            for place in std::mem::take(&mut self.undelivered) {
+                self.faults[place].until = now();
+            }
+        }
         if self.oddities.len() > MOST_ODDITIES {
             bail!("it cannot go on: {}", self.oddities.join("; "));
         }
@@ -335,9 +351,10 @@ impl<'s, 'r, DB: Ground> Episode<'s, 'r, DB> {
 
     /// Nobody gives back what it had until its leases are over; and if it was the last one, until there is another.
     fn worker_died(&mut self, what: &'static str, process: &Process, from: u64) {
-        // A start takes a moment.
-        let until = if self.is_delivered() { now() } else { now() + seconds(1) };
-        self.faults.push(Fault::of_one(what, process.number(), process.lease(), from, until));
+        if !self.is_delivered() {
+            self.undelivered.push(self.faults.len());
+        }
+        self.faults.push(Fault::of_one(what, process.number(), process.lease(), from, now()));
     }
 
     /// Whether there is a worker that has begun and is not paused.

@@ -2,7 +2,7 @@
 //! the outbox is asked for as anybody may.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     path::Path,
 };
 
@@ -14,7 +14,7 @@ use crate::{
     content::{Mode, Shape, digest, name_of},
     database::Ground,
     history::{self, Line, Noticed},
-    judge::{Complaint, DeadLetter, Evidence, Fault},
+    judge::{Complaint, DeadLetter, Evidence, Fault, Where},
 };
 
 /// The fault that a process was paused.
@@ -46,6 +46,8 @@ pub async fn gather<DB: Ground>(
         slow_batches: 0,
         starved: 0,
     };
+    // While it lasts there is a line again and again: the last one says most.
+    let (mut slow, mut held) = (Lasting::new(), Lasting::new());
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
         if path.extension().is_none_or(|extension| extension != "history") {
@@ -75,41 +77,52 @@ pub async fn gather<DB: Ground>(
                     }
                     evidence.faults.push(fault);
                 }
-                Line::Slow(slow) => {
-                    evidence.slow_batches += 1;
-                    evidence.faults.push(noticed("a batch that took longer than its handler had", &slow));
-                    if has_one_writer {
-                        // It waited for its turn to write, as everybody does then; but nobody else has its duplicates.
-                        let waiting = noticed("more to write than one writer can", &slow);
-                        evidence.faults.push(Fault {
-                            process: None,
-                            place: None,
-                            explains: false,
-                            ..waiting
-                        });
-                    }
+                Line::Slow(Noticed { process, place, from, until }) => {
+                    let last = slow.entry((process, place, from)).or_default();
+                    *last = until.max(*last);
                 }
-                Line::Held(held) => {
-                    // Whose settlement had to wait for it for too long has noticed that itself.
-                    let fault = Fault { explains: false, ..noticed("a handler that took long", &held) };
-                    let is_transaction = held.place.is_none_or(|(mode, _)| mode == Mode::Transactional);
-                    evidence.faults.push(if has_one_writer && is_transaction {
-                        Fault { process: None, place: None, ..fault }
-                    } else {
-                        fault
-                    });
+                Line::Held(Noticed { process, place, from, until }) => {
+                    let last = held.entry((process, place, from)).or_default();
+                    *last = until.max(*last);
                 }
                 Line::KilledAt(_) | Line::Ready => {}
             }
         }
     }
+    for ((process, place, from), until) in slow {
+        evidence.slow_batches += 1;
+        let slow = Noticed { process, place, from, until };
+        // Nobody has to wait for it when its lease is over.
+        let lease = evidence.leases.get(&process).copied().unwrap_or_default();
+        let lost = Noticed { until: until.min(from + lease), ..slow };
+        evidence.faults.push(noticed("a batch that took longer than its handler had", &lost));
+        if has_one_writer {
+            // It waited for its turn to write, as everybody does then; but nobody else has its duplicates.
+            let waiting = noticed("more to write than one writer can", &slow);
+            evidence.faults.push(Fault { process: None, place: None, explains: false, ..waiting });
+        }
+    }
+    for ((process, place, from), until) in held {
+        // Whose settlement had to wait for it for too long has noticed that itself.
+        let held = noticed("a handler that took long", &Noticed { process, place, from, until });
+        let fault = Fault { explains: false, ..held };
+        let is_transaction = place.is_none_or(|(mode, _)| mode == Mode::Transactional);
+        evidence.faults.push(if has_one_writer && is_transaction {
+            Fault { process: None, place: None, ..fault }
+        } else {
+            fault
+        });
+    }
     Ok(evidence)
 }
+
+/// Of which process, where, since when; and until when at least.
+type Lasting = BTreeMap<(u32, Option<Where>, u64), u64>;
 
 /// What nobody did, but a process noticed: it explains what comes again, and nothing has to recover from it.
 fn noticed(what: &'static str, noticed: &Noticed) -> Fault {
     let Noticed { process, place, from, until } = *noticed;
-    Fault { place, recovery: 0, ..Fault::of_one(what, process, 0, from, until) }
+    Fault { place, is_own: true, recovery: 0, ..Fault::of_one(what, process, 0, from, until) }
 }
 
 /// Whether somebody did it on purpose.

@@ -24,7 +24,9 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::{Context, Result, bail};
 use clap::{Parser, ValueEnum};
 use posthaste::LeaseConfig;
-use posthaste_torture_protocol::{AS_PROCESS, FAILED, circumstances, clock, content, history};
+use posthaste_torture_protocol::{
+    AS_PROCESS, FAILED, circumstances, clock, content, history, ongoing::Ongoing,
+};
 use sqlx::{MySql, Postgres, Sqlite};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::{filter::LevelFilter, layer::SubscriberExt, util::SubscriberInitExt};
@@ -33,7 +35,7 @@ use crate::{
     circumstances::{Circumstances, Role},
     content::Mode,
     database::Ground,
-    history::Pen,
+    history::{Line, Pen},
     proxy::Wire,
     report::Report,
     schedule::Kind,
@@ -122,6 +124,13 @@ impl Database {
             Self::Sqlite => None,
         }
     }
+
+    fn can_have(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Promote => matches!(self, Self::Postgres),
+            _ => self.wire().is_some() || !kind.needs_server(),
+        }
+    }
 }
 
 impl System {
@@ -157,13 +166,8 @@ impl Options {
 
     /// Those that were asked for, or all that the database can have.
     fn kinds(&self) -> Result<Vec<Kind>> {
-        let fits = |kind: &Kind| match kind {
-            Kind::Promote => matches!(self.db, Database::Postgres),
-            _ => self.db.wire().is_some() || !kind.needs_server(),
-        };
-        if let Some(kind) = self.faults.iter().find(|kind| !fits(kind)) {
-            let kind = kind.to_possible_value().map_or_else(String::new, |kind| kind.get_name().to_owned());
-            bail!("--faults {kind}: {} cannot have this one; leave it out", self.db.name());
+        if let Some(kind) = self.faults.iter().find(|kind| !self.db.can_have(**kind)) {
+            bail!("--faults {}: {} cannot have this one; leave it out", kind.name(), self.db.name());
         }
         if self.kills.is_some() && !self.faults.is_empty() && !self.faults.contains(&Kind::Kill) {
             bail!("--kills: there are none without the fault `kill`; add it, or say --seconds");
@@ -177,7 +181,9 @@ impl Options {
             bail!("--faults disk: only root can mount the file system that is filled");
         }
         let fits = |kind: &Kind| {
-            fits(kind) && (is_root || *kind != Kind::Disk) && !(is_control && *kind == Kind::Point)
+            self.db.can_have(*kind)
+                && (is_root || *kind != Kind::Disk)
+                && !(is_control && *kind == Kind::Point)
         };
         let all = if self.faults.is_empty() { Kind::value_variants().to_vec() } else { self.faults.clone() };
         Ok(all.into_iter().filter(fits).collect())
@@ -235,11 +241,9 @@ fn print(report: &Report, json: bool) -> Result<()> {
 
 async fn be_a_process() -> Result<ExitCode> {
     let (circumstances, stop) = Circumstances::hear().await?;
-    let slow = SlowBatches {
-        process: circumstances.process,
-        budget: LeaseConfig::of(circumstances.setup.lease()).handler_budget().as_micros().try_into()?,
-        pen: Pen::open(&circumstances.history)?,
-    };
+    let budget = LeaseConfig::of(circumstances.setup.lease()).handler_budget().as_micros().try_into()?;
+    let pen = Pen::open(&circumstances.history)?;
+    let slow = SlowBatches(Ongoing::watch(circumstances.process, budget, Line::Slow, pen));
     let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(false);
     tracing_subscriber::registry().with(LevelFilter::INFO).with(log).with(slow).init();
     let scheme = circumstances.url.split(':').next().unwrap_or_default();

@@ -112,12 +112,12 @@ impl Report {
             counts.starters,
         );
         println!(
-            "found: {} lost, {} phantom, {} duplicates in transactional mode, {} in leased mode ({} unexplained), {} reordered, \
+            "found: {} lost, {} phantom, {} duplicates ({} in transactional mode, {} unexplained), {} reordered, \
              {} cross-wired, {} stale settles, {} stalls",
             verdict.lost,
             verdict.phantom,
-            verdict.transactional_duplicates,
             verdict.duplicates,
+            verdict.transactional_duplicates,
             verdict.unexplained_duplicates,
             verdict.reordered,
             verdict.cross_wired,
@@ -125,8 +125,9 @@ impl Report {
             verdict.stalls,
         );
         println!(
-            "noticed by the processes: {} batches that were not settled in the time of their handler, {} times that one was not given the processor",
-            verdict.slow_batches, verdict.starved
+            "noticed by the processes: {} batches that were not settled in the time of their handler, {} times that one was not given the processor; \
+             nothing else explains {} of the duplicates",
+            verdict.slow_batches, verdict.starved, verdict.self_excused
         );
         println!(
             "slowest recovery: {} ms of {} that could be measured; {} partitions waited longer, behind others",

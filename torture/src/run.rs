@@ -22,6 +22,8 @@ use crate::{
     server::Server,
 };
 
+/// If more than one message in so many came again because a process was slow, the outbox is.
+const MOST_SELF_EXCUSED: u64 = 10;
 /// How many things that processes could not do are told of an episode.
 const MOST_COMPLAINTS: usize = 5;
 /// Enough connections for the supervisor itself.
@@ -88,7 +90,14 @@ pub async fn run<DB: Ground>(options: &Options) -> Result<Report> {
         report.oddities.append(&mut episode.oddities);
         let faults = match played {
             Ok(evidence) => {
-                report.verdict.add(judge(&evidence));
+                let verdict = judge(&evidence);
+                if verdict.self_excused * MOST_SELF_EXCUSED > verdict.messages {
+                    report.oddities.push(format!(
+                        "{} of {} messages came again, and only the processes themselves know why",
+                        verdict.self_excused, verdict.messages
+                    ));
+                }
+                report.verdict.add(verdict);
                 // One that the deadline cut short may not have come so far.
                 let silent = if now() < deadline { silent_modes(&evidence) } else { Vec::new() };
                 let silent = silent.into_iter().map(|mode| format!("nothing was delivered in {mode:?} mode"));
@@ -147,6 +156,15 @@ fn plans(options: &Options, seed: u64, kinds: &[Kind]) -> Result<Box<dyn Iterato
             );
         }
         plan.check().with_context(|| format!("{} cannot be played", file.display()))?;
+        let kinds = plan.steps.iter().map(|step| step.deed.kind());
+        if let Some(kind) = kinds.into_iter().find(|kind| !options.db.can_have(*kind)) {
+            bail!(
+                "{} is a plan for another database: {} cannot have {}",
+                file.display(),
+                options.db.name(),
+                kind.name()
+            );
+        }
         return Ok(Box::new(std::iter::once(plan)));
     }
     let (modes, kinds) = (options.modes(), kinds.to_vec());

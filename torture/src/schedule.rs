@@ -60,6 +60,11 @@ impl Kind {
         )
     }
 
+    /// As on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |kind| kind.get_name().to_owned())
+    }
+
     /// Those that need a server.
     pub const fn needs_server(self) -> bool {
         matches!(self, Self::Crash | Self::Promote | Self::Session | Self::Cut | Self::Network)
@@ -111,7 +116,7 @@ pub enum Deed {
 }
 
 impl Deed {
-    const fn kind(self) -> Kind {
+    pub const fn kind(self) -> Kind {
         match self {
             Self::Kill { .. } => Kind::Kill,
             Self::KillProducer { .. } => Kind::Producer,

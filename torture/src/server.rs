@@ -5,12 +5,15 @@ use std::{
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
     sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use anyhow::{Context, Result, bail};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use crate::clock::now;
 
 /// How often to try to stop it.
 const MOST_TRIES: u32 = 100;
@@ -70,10 +73,21 @@ impl Server {
         Ok(())
     }
 
-    /// Gives it a standby that has all that is committed, ends it for good, and puts the standby in its place.
-    pub async fn replace(&self, both_for_ms: u64) -> Result<()> {
-        let printed = self.xtask_meanwhile(&["promote", "--both-for", &both_for_ms.to_string()]).await;
-        self.note_url(&printed.context("the standby did not take over")?)
+    /// Gives it a standby that has all that is committed, ends it for good, and puts the standby in its place. Returns when it was ended.
+    pub async fn replace(&self, both_for_ms: u64) -> Result<u64> {
+        let command = self.command(&["promote", "--both-for", &both_for_ms.to_string()]);
+        let mut promoting = tokio::process::Command::from(command);
+        let mut promoting = promoting.stdout(Stdio::piped()).spawn().context("cannot run xtask")?;
+        let mut lines = BufReader::new(promoting.stdout.take().context("nobody listens to xtask")?).lines();
+        // The first line comes when there is a standby, and the second when it has taken over.
+        lines.next_line().await?.context("the server got no standby")?;
+        let ended = now();
+        let printed = lines.next_line().await?.context("the standby did not take over")?;
+        self.note_url(&printed)?;
+        if !promoting.wait().await?.success() {
+            bail!("the standby took over, and something was left to do");
+        }
+        Ok(ended)
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

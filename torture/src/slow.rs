@@ -2,42 +2,32 @@
 //! They may have outlived their lease. A database that is slow to answer, or whose turn to write never comes, is nobody's deed, and explains
 //! what comes again.
 
+use std::sync::Arc;
+
+use posthaste_torture_protocol::ongoing::{Doing, Ongoing};
 use tracing::{
     Subscriber,
     field::{Field, Visit},
     span,
 };
-use tracing_subscriber::{
-    Layer,
-    layer::Context,
-    registry::{LookupSpan, SpanRef},
-};
+use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
-use crate::{
-    clock::now,
-    content::Mode,
-    history::{Line, Noticed, Pen},
-};
+use crate::content::Mode;
 
 /// From being given out to being settled, with its `queue` and `partition`.
 const BATCH: &str = "posthaste.batch";
 
-/// Writes down each batch that took longer than its handler had.
-pub struct SlowBatches {
-    pub process: u32,
-    pub budget: u64,
-    pub pen: Pen,
-}
+/// Has each batch that takes longer than its handler has written down.
+pub struct SlowBatches(pub Arc<Ongoing>);
 
-/// When a span began, and where.
-#[derive(Clone, Copy)]
-struct Began {
-    at: u64,
+/// Of which partition a batch is.
+#[derive(Default)]
+struct Place {
     mode: Option<Mode>,
     partition: Option<u32>,
 }
 
-impl Visit for Began {
+impl Visit for Place {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "queue" {
             self.mode = Mode::of_queue(value);
@@ -58,19 +48,15 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for SlowBatches {
         if attributes.metadata().name() == BATCH
             && let Some(span) = context.span(id)
         {
-            let mut began = Began { at: now(), mode: None, partition: None };
-            attributes.record(&mut began);
-            span.extensions_mut().insert(began);
+            let mut place = Place::default();
+            attributes.record(&mut place);
+            span.extensions_mut().insert(self.0.begin(place.mode.zip(place.partition)));
         }
     }
 
     fn on_close(&self, id: span::Id, context: Context<'_, S>) {
-        let began = |span: SpanRef<'_, S>| span.extensions().get::<Began>().copied();
-        let Some(Began { at: from, mode, partition }) = context.span(&id).and_then(began) else { return };
-        let (process, until) = (self.process, now());
-        if until - from > self.budget {
-            let place = mode.zip(partition);
-            self.pen.write(&[Line::Slow(Noticed { process, place, from, until })]).ok();
+        if let Some(span) = context.span(&id) {
+            span.extensions_mut().remove::<Doing>();
         }
     }
 }

@@ -14,7 +14,11 @@ use posthaste::{
     Batch, HandlerResult, LeaseConfig, LeasedHandler, Outbox, OutboxBuilder, OutboxHandle, OutboxMessage,
     OutboxProfile, Partitions, TransactionalHandler, TransactionalMessageHandler, WorkerTuning,
 };
-use posthaste_torture_protocol::{starving, whim::Whim};
+use posthaste_torture_protocol::{
+    ongoing::{Doing, Ongoing},
+    starving,
+    whim::Whim,
+};
 use sqlx::Executor;
 
 use crate::{
@@ -22,7 +26,7 @@ use crate::{
     clock::{millis, now},
     content::{Mode, digest, name_of},
     database::Ground,
-    history::{Handling, Line, Noticed, Pen},
+    history::{Handling, Line, Pen},
     kill::Fuse,
 };
 
@@ -65,6 +69,7 @@ where
         pen: Pen::open(&circumstances.history)?,
         rng: Mutex::new(Rng::with_seed(setup.seed)),
         calls: AtomicU64::new(0),
+        ongoing: Ongoing::watch(circumstances.process, LONG, Line::Held, Pen::open(&circumstances.history)?),
         circumstances: circumstances.clone(),
     });
     let (profile, processor) = tuned(setup);
@@ -109,27 +114,16 @@ struct Scribe {
     pen: Pen,
     rng: Mutex<Rng>,
     calls: AtomicU64,
+    /// Calls that are under way.
+    ongoing: Arc<Ongoing>,
     circumstances: Circumstances,
 }
 
-/// A call of a handler. If it took long, that is written down at its end.
+/// A call of a handler. If it takes long, that is written down.
 struct Call<'s> {
     scribe: &'s Scribe,
-    /// Known from its first message on.
-    place: Option<(Mode, u32)>,
     number: u64,
-    began: u64,
-}
-
-impl Drop for Call<'_> {
-    fn drop(&mut self) {
-        let Self { scribe, place, began: from, .. } = *self;
-        let until = now();
-        if until - from > LONG {
-            let process = scribe.circumstances.process;
-            scribe.pen.write(&[Line::Held(Noticed { process, place, from, until })]).ok();
-        }
-    }
+    doing: Doing,
 }
 
 impl Call<'_> {
@@ -194,9 +188,9 @@ impl Call<'_> {
 }
 
 impl Scribe {
-    fn call(&self) -> Call<'_> {
+    fn call(&self, place: Option<(Mode, u32)>) -> Call<'_> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        Call { scribe: self, place: None, number, began: now() }
+        Call { scribe: self, number, doing: self.ongoing.begin(place) }
     }
 
     fn whim(&self, message: &OutboxMessage) -> Whim {
@@ -211,10 +205,11 @@ impl Scribe {
 
 impl LeasedHandler for Scribe {
     async fn handle(&self, batch: &mut Batch<'_>) -> HandlerResult {
-        let mut call = self.call();
+        // Its partition is known from its first message on.
+        let call = self.call(None);
         while !batch.remaining().is_zero() {
             let Some(message) = batch.next_msg() else { break };
-            call.place = Some((Mode::Leased, message.partition));
+            call.doing.is_at((Mode::Leased, message.partition));
             let whim = self.whim(message);
             let line = [Line::Handled(call.handling(message, whim))];
             // What is not written down has not happened, so it must not be settled.
@@ -252,8 +247,7 @@ where
     for<'c> &'c mut DB::Connection: Executor<'c, Database = DB>,
 {
     async fn handle(&self, conn: &mut DB::Connection, msgs: &[OutboxMessage]) -> HandlerResult {
-        let mut call = self.call();
-        call.place = msgs.first().map(|message| (Mode::Transactional, message.partition));
+        let call = self.call(msgs.first().map(|message| (Mode::Transactional, message.partition)));
         let whims: Vec<Whim> = msgs.iter().map(|message| self.whim(message)).collect();
         let effects: Vec<Handling> =
             msgs.iter().zip(&whims).map(|(message, whim)| call.handling(message, *whim)).collect();

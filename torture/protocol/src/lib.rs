@@ -10,6 +10,7 @@ pub mod circumstances;
 pub mod clock;
 pub mod content;
 pub mod history;
+pub mod ongoing;
 pub mod starving;
 pub mod whim;
 

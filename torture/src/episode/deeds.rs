@@ -95,12 +95,12 @@ impl<DB: Ground> Episode<'_, '_, DB> {
                 self.meanwhile(self.stage.server.context("there is no server to crash")?.crash()).await??;
                 self.counts.crashes += 1;
                 let fault = Fault::of_all("a crash of the server", from, now());
-                self.faults.push(Fault { forgets: true, ..fault });
+                // Others have given to the system what they have answered.
+                self.faults.push(Fault { forgets: self.stage.database == "postgres", ..fault });
             }
             Deed::Promote { both_for_ms } => {
-                let from = now();
                 let server = self.stage.server.context("there is no server to replace")?;
-                self.meanwhile(server.replace(both_for_ms)).await??;
+                let from = self.meanwhile(server.replace(both_for_ms)).await??;
                 DB::lead_to(self.stage.pool, &server.url())?;
                 self.stage.proxy.context("there is no proxy")?.lead_to(server.address()?);
                 self.counts.promotions += 1;
@@ -204,9 +204,9 @@ impl<DB: Ground> Episode<'_, '_, DB> {
         self.counts.pauses += 1;
         let fault = Fault::of_one(PAUSE, number, lease, from, until);
         let fault = if self.stage.server.is_none() {
-            // Whoever is paused while it writes keeps all others from it.
+            // Whoever is paused while it writes keeps all others from it. If that took them too long, they have noticed it themselves.
             let of_all = "a pause of whoever may be writing";
-            self.faults.push(Fault { what: of_all, process: None, ..fault.clone() });
+            self.faults.push(Fault { what: of_all, process: None, explains: false, ..fault.clone() });
             Fault { others_since: Some(from), lease: 0, recovery: 0, ..fault }
         } else if self.is_delivered() {
             // What it has in a transaction is given up by the server, which takes a little longer.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, hash_map::Entry};
 
-use super::{Books, DeadLetter, Evidence, Verdict, Where, ended, excuses::Excuses, last_of_each};
+use super::{Books, DeadLetter, Evidence, Excuses, Verdict, Where, ended, last_of_each};
 use crate::{
     content::{Mode, Name},
     history::{Fate, Handling},
@@ -164,7 +164,7 @@ impl Places {
 /// At least once, and every further time has a reason; nobody is given what is behind a message that no handler was done with, and a call's
 /// messages run on.
 fn judge_leased(evidence: &Evidence, handled: &[&Handling], verdict: &mut Verdict) {
-    let excuses = Excuses::of(evidence);
+    let (excuses, deeds) = (Excuses::of(evidence), Excuses::of_deeds(evidence));
     // Up to where handlers were done with each partition, one after the other.
     let mut done: HashMap<u32, i64> = HashMap::new();
     let mut last: HashMap<Name, &Handling> = HashMap::new();
@@ -206,6 +206,8 @@ fn judge_leased(evidence: &Evidence, handled: &[&Handling], verdict: &mut Verdic
                     |v| &mut v.unexplained_duplicates,
                     || format!("{name:?} was handled again, for no reason: {before:?}, {handling:?}"),
                 );
+            } else if !deeds.explain(before, handling, has_gone_on) {
+                verdict.self_excused += 1;
             }
         }
     }
@@ -295,11 +297,11 @@ fn judge_dead_letters(
 
 /// Everything comes to an end.
 fn judge_completeness(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
-    let ended = ended(evidence);
+    let ended = ended(evidence, &Excuses::of(evidence));
     for name in books.expected.keys().filter(|name| !ended.contains(name)) {
         verdict.find(
             |v| &mut v.lost,
-            || format!("{name:?} was committed, and nobody was done with it, or it was rejected and is no dead letter"),
+            || format!("{name:?} was committed, and nobody was done with it in the end, or it was rejected and is no dead letter"),
         );
     }
 }

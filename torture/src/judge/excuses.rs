@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Evidence, Where};
+use super::{Evidence, Fault, Where};
 use crate::{
     clock::seconds,
     content::Mode,
@@ -26,8 +26,17 @@ pub(super) struct Excuses<'e> {
 
 impl<'e> Excuses<'e> {
     pub(super) fn of(evidence: &'e Evidence) -> Self {
+        Self::by(evidence, evidence.faults.iter())
+    }
+
+    /// Without those that only the processes themselves know of.
+    pub(super) fn of_deeds(evidence: &'e Evidence) -> Self {
+        Self::by(evidence, evidence.faults.iter().filter(|fault| !fault.is_own))
+    }
+
+    fn by<'f>(evidence: &'e Evidence, known: impl Iterator<Item = &'f Fault>) -> Self {
         let mut faults: HashMap<_, Vec<_>> = HashMap::new();
-        for fault in evidence.faults.iter().filter(|fault| fault.explains) {
+        for fault in known.filter(|fault| fault.explains) {
             let forgotten = if fault.forgets { UNFLUSHED } else { 0 };
             let times = faults.entry((fault.process, fault.place)).or_default();
             if fault.moments.is_empty() {
@@ -74,6 +83,13 @@ impl<'e> Excuses<'e> {
                 before.at,
                 again.at.saturating_sub(self.lease(again)),
             )
+    }
+
+    /// Whether whoever was given it may have lost the partition before, without knowing: then it settles nothing.
+    pub(super) fn may_be_overtaken(&self, handling: &Handling) -> bool {
+        let Handling { at, process, partition, .. } = *handling;
+        let acquired = at.saturating_sub(self.lease(handling));
+        self.is_disturbed(Some(process), (Mode::Leased, partition), at, acquired)
     }
 
     fn lease(&self, handling: &Handling) -> u64 {

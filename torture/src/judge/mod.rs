@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde::Serialize;
 
+use self::excuses::Excuses;
 use crate::{
     clock::seconds,
     content::{Mode, Name, Shape},
@@ -79,6 +80,8 @@ pub struct Fault {
     pub place: Option<Where>,
     /// Whether messages may come again because of it.
     pub explains: bool,
+    /// Whether it is nobody's deed, and only the process itself noticed it.
+    pub is_own: bool,
     /// Whether the server may have forgotten what it had answered a moment before.
     pub forgets: bool,
     /// When exactly it did what it did, if that is known; else it is all of the time.
@@ -102,6 +105,7 @@ impl Fault {
             process: None,
             place: None,
             explains: true,
+            is_own: false,
             forgets: false,
             moments: Vec::new(),
             from,
@@ -134,10 +138,14 @@ pub struct Verdict {
     pub messages: u64,
     pub lost: u64,
     pub phantom: u64,
-    /// In leased mode: those that a fault explains, too.
+    /// In either mode, those that a fault explains, too.
     pub duplicates: u64,
+    /// Of these: nothing explains one in transactional mode.
     pub unexplained_duplicates: u64,
+    /// Of these.
     pub transactional_duplicates: u64,
+    /// Duplicates that nothing explains but what their process noticed of itself: many of them, and unexplained ones mean little.
+    pub self_excused: u64,
     /// Skipped, gone back, or given another place than its order of commit.
     pub reordered: u64,
     pub cross_wired: u64,
@@ -150,7 +158,7 @@ pub struct Verdict {
     pub recoveries_from: BTreeMap<&'static str, Recoveries>,
     /// Partitions that waited for their turn behind others, and longer than a recovery may take: not among the recoveries.
     pub queued: u64,
-    /// Excuses that processes had for themselves: many of them, and unexplained duplicates mean little.
+    /// What processes noticed of themselves.
     pub slow_batches: u64,
     pub starved: u64,
     /// The first findings of each kind, in words.
@@ -172,7 +180,6 @@ impl Verdict {
         let broken = self.lost
             + self.phantom
             + self.unexplained_duplicates
-            + self.transactional_duplicates
             + self.reordered
             + self.cross_wired
             + self.stale_settles
@@ -205,6 +212,7 @@ impl Verdict {
             duplicates,
             unexplained_duplicates,
             transactional_duplicates,
+            self_excused,
             reordered,
             cross_wired,
             stale_settles,
@@ -223,6 +231,7 @@ impl Verdict {
         self.duplicates += duplicates;
         self.unexplained_duplicates += unexplained_duplicates;
         self.transactional_duplicates += transactional_duplicates;
+        self.self_excused += self_excused;
         self.reordered += reordered;
         self.cross_wired += cross_wired;
         self.stale_settles += stale_settles;
@@ -324,16 +333,18 @@ fn last_of_each(handled: &[Handling]) -> HashMap<Name, &Handling> {
 
 /// The messages that nobody has to be given any more.
 ///
-/// In leased mode: those that some handler was done with, and those that the last one rejected, if they are dead letters. One that failed
-/// must come again, and so must one whose rejection nobody knows of. In transactional mode: those that have an effect or are dead letters.
-fn ended(evidence: &Evidence) -> HashSet<Name> {
+/// In leased mode: those that the last handler was done with, and those that it rejected, if they are dead letters. One that failed must
+/// come again, and so must one whose rejection nobody knows of; unless another was done with it, and the last one may have lost the
+/// partition to it without knowing. In transactional mode: those that have an effect or are dead letters.
+fn ended(evidence: &Evidence, excuses: &Excuses<'_>) -> HashSet<Name> {
     let done = evidence.handled.iter().filter(|handling| handling.fate == Fate::Done);
     let done: HashSet<Name> = done.filter_map(|handling| handling.name).collect();
     let letters = |mode| evidence.dead.iter().filter(move |letter| letter.mode == mode);
     let dead: HashSet<Name> = letters(Mode::Leased).filter_map(|letter| letter.name).collect();
     let leased = last_of_each(&evidence.handled).into_iter().filter(|(name, last)| match last.fate {
+        Fate::Done => true,
         Fate::Rejected => dead.contains(name),
-        Fate::Done | Fate::Failed => done.contains(name),
+        Fate::Failed => done.contains(name) && excuses.may_be_overtaken(last),
     });
     let effects = evidence.effects.iter().filter_map(|effect| effect.name);
     let rejected = letters(Mode::Transactional).filter_map(|letter| letter.name);
@@ -342,7 +353,7 @@ fn ended(evidence: &Evidence) -> HashSet<Name> {
 
 /// How many messages of committed transactions are still to be delivered.
 pub fn missing(evidence: &Evidence) -> usize {
-    let ended = ended(evidence);
+    let ended = ended(evidence, &Excuses::of(evidence));
     let sent =
         evidence.ledger.iter().flat_map(|(producer, number)| evidence.shape.transaction(*producer, *number));
     sent.filter(|content| !ended.contains(&content.name)).count()
@@ -378,6 +389,8 @@ pub fn judge(evidence: &Evidence) -> Verdict {
     (verdict.slow_batches, verdict.starved) = (evidence.slow_batches, evidence.starved);
     settle_the_ledger(evidence, &books, &mut verdict);
     delivery::judge(evidence, &books, &mut verdict);
+    verdict.duplicates += verdict.transactional_duplicates;
+    verdict.unexplained_duplicates += verdict.transactional_duplicates;
     liveness::judge(evidence, &books, &mut verdict);
     verdict
 }
@@ -403,7 +416,8 @@ fn settle_the_ledger(evidence: &Evidence, books: &Books, verdict: &mut Verdict) 
     for produced in &evidence.produced {
         let Produced::Committed { producer, transaction, ids, .. } = produced else { continue };
         let sent = evidence.shape.transaction(*producer, *transaction).len();
-        if !ids.is_empty() && ids.len() != sent {
+        // Another outbox returns none.
+        if !evidence.shape.is_plain && ids.len() != sent {
             verdict.find(
                 |v| &mut v.cross_wired,
                 || {

@@ -56,6 +56,8 @@ pub fn promote(both_for: Duration) -> Result<()> {
     standby.let_primary_wait_for_it(&place)?;
     sleep(both_for);
 
+    // For whoever wants to know when; a comment, to shells.
+    say!("# the standby has all that is committed: the server ends now");
     standby.primary.stop()?;
     standby.promote(&place)?;
     records[at] = server.record.clone();

@@ -58,12 +58,12 @@ fn postgres_keeps_its_promises() {
 
 #[test]
 fn mariadb_keeps_its_promises() {
-    assert_tortured("mariadb", 25, &[ANYWHERE, OF_SERVERS]);
+    assert_tortured("mariadb", 27, &[ANYWHERE, OF_SERVERS]);
 }
 
 #[test]
 fn sqlite_keeps_its_promises() {
-    assert_tortured("sqlite", 25, &[ANYWHERE]);
+    assert_tortured("sqlite", 27, &[ANYWHERE]);
 }
 
 #[test]
