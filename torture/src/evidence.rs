@@ -92,10 +92,15 @@ pub async fn gather<DB: Ground>(
     for ((process, place, from), until) in slow {
         evidence.slow_batches += 1;
         let slow = Noticed { process, place, from, until };
-        // Nobody has to wait for it when its lease is over.
-        let lease = evidence.leases.get(&process).copied().unwrap_or_default();
-        let lost = Noticed { until: until.min(from + lease), ..slow };
-        evidence.faults.push(noticed("a batch that took longer than its handler had", &lost));
+        // Nobody has to wait for it when its lease is over, unless it has the partition in a transaction.
+        let until = match place {
+            Some((Mode::Leased, _)) => {
+                until.min(from + evidence.leases.get(&process).copied().unwrap_or_default())
+            }
+            _ => until,
+        };
+        let own = Noticed { until, ..slow };
+        evidence.faults.push(noticed("a batch that took longer than its handler had", &own));
         if has_one_writer {
             // It waited for its turn to write, as everybody does then; but nobody else has its duplicates.
             let waiting = noticed("more to write than one writer can", &slow);

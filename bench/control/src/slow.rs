@@ -10,7 +10,8 @@ use std::{
 use posthaste_torture_protocol::{
     circumstances::Circumstances,
     clock::now,
-    history::{Line, Noticed, Pen},
+    history::{Line, Pen},
+    ongoing::{Doing, Ongoing},
 };
 use tracing::{
     Event, Level, Subscriber,
@@ -24,14 +25,13 @@ use crate::settings;
 const PROCESSOR: &str = "modkit_db::outbox::workers::processor";
 const STRATEGY: &str = "modkit_db::outbox::strategy";
 
-/// Writes down each batch that took longer than its handler had.
+/// Has each batch that takes longer than its handler has written down.
 #[derive(Clone)]
 pub struct SlowBatches {
-    process: u32,
     budget: Duration,
-    pen: Arc<Pen>,
-    /// Since when each partition is leased.
-    begun: Arc<Mutex<HashMap<i64, u64>>>,
+    ongoing: Arc<Ongoing>,
+    /// Of each partition that is leased.
+    begun: Arc<Mutex<HashMap<i64, Doing>>>,
 }
 
 fn micros(duration: Duration) -> u64 {
@@ -41,7 +41,8 @@ fn micros(duration: Duration) -> u64 {
 impl SlowBatches {
     pub fn new(circumstances: &Circumstances, pen: Pen) -> Self {
         let budget = settings::budget(&circumstances.setup);
-        Self { process: circumstances.process, budget, pen: Arc::new(pen), begun: Arc::default() }
+        let ongoing = Ongoing::watch(circumstances.process, micros(budget), Line::Slow, pen);
+        Self { budget, ongoing, begun: Arc::default() }
     }
 
     pub fn targets() -> Targets {
@@ -50,17 +51,13 @@ impl SlowBatches {
 
     /// A handler is given a batch, and has so much time left.
     pub fn begin(&self, partition_id: i64, remaining: Duration) {
-        let begun = now().saturating_sub(micros(self.budget.saturating_sub(remaining)));
-        self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(partition_id, begun);
+        let from = now().saturating_sub(micros(self.budget.saturating_sub(remaining)));
+        let doing = self.ongoing.begun_at(from, None);
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).insert(partition_id, doing);
     }
 
     fn end(&self, partition_id: i64) {
-        let begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(&partition_id);
-        let (Some(from), until) = (begun, now()) else { return };
-        if until - from > micros(self.budget) {
-            let noticed = Noticed { process: self.process, place: None, from, until };
-            self.pen.write(&[Line::Slow(noticed)]).ok();
-        }
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner).remove(&partition_id);
     }
 }
 

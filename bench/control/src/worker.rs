@@ -24,7 +24,8 @@ use posthaste_torture_protocol::{
     circumstances::Circumstances,
     clock::{millis, now},
     content::{Mode, digest, name_of},
-    history::{Handling, Line, Noticed, Pen},
+    history::{Handling, Line, Pen},
+    ongoing::{Doing, Ongoing},
     starving,
     whim::Whim,
 };
@@ -88,6 +89,7 @@ async fn start(db: &Db, circumstances: &Circumstances, slow: SlowBatches) -> Res
         calls: AtomicU64::new(0),
         partitions: beside.partitions_by_id(&circumstances.prefix).await?,
         slow,
+        open: Ongoing::watch(circumstances.process, LONG, Line::Held, Pen::open(&circumstances.history)?),
         circumstances: circumstances.clone(),
     });
     let mut builder = settings::builder(db, setup);
@@ -112,27 +114,24 @@ struct Scribe {
     /// Which partition the row of an id is.
     partitions: HashMap<i64, u32>,
     slow: SlowBatches,
+    /// Transactions of handlers.
+    open: Arc<Ongoing>,
     circumstances: Circumstances,
 }
 
-/// A call of a handler. If it is dropped before its end, that is written down; or, if it is in a transaction, that this was open for long.
+/// A call of a handler. If it is dropped before its end, that is written down; or, if it is in a transaction, that this is open for long.
 struct Call<'s> {
     scribe: &'s Scribe,
     mode: Mode,
     number: u64,
-    began: u64,
     has_returned: bool,
+    _open: Option<Doing>,
 }
 
 impl Drop for Call<'_> {
     fn drop(&mut self) {
-        let (process, from, until) = (self.scribe.circumstances.process, self.began, now());
-        match self.mode {
-            Mode::Leased if !self.has_returned => self.abandon(),
-            Mode::Transactional if until - from > LONG => {
-                self.scribe.pen.write(&[Line::Held(Noticed { process, place: None, from, until })]).ok();
-            }
-            Mode::Leased | Mode::Transactional => {}
+        if self.mode == Mode::Leased && !self.has_returned {
+            self.abandon();
         }
     }
 }
@@ -186,7 +185,8 @@ fn retry(error: impl ToString) -> HandlerResult {
 impl Scribe {
     fn call(&self, mode: Mode) -> Call<'_> {
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
-        Call { scribe: self, mode, number, began: now(), has_returned: false }
+        let open = (mode == Mode::Transactional).then(|| self.open.begin(None));
+        Call { scribe: self, mode, number, has_returned: false, _open: open }
     }
 
     fn whim(&self, mode: Mode, message: &OutboxMessage) -> Whim {

@@ -52,8 +52,14 @@ impl Ongoing {
     /// It goes on until what is returned is dropped.
     #[must_use]
     pub fn begin(self: &Arc<Self>, place: Place) -> Doing {
+        self.begun_at(now(), place)
+    }
+
+    /// The same, if it has been going on for a while.
+    #[must_use]
+    pub fn begun_at(self: &Arc<Self>, from: u64, place: Place) -> Doing {
         let key = self.next.fetch_add(1, Ordering::Relaxed);
-        self.begun().insert(key, (now(), place));
+        self.begun().insert(key, (from, place));
         Doing { of: Arc::clone(self), key }
     }
 
