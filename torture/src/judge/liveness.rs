@@ -36,7 +36,7 @@ pub(super) fn judge(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
     for (at, firsts) in &firsts {
         judge_waits(*at, firsts, &faults, verdict);
     }
-    let work = work(evidence);
+    let work = Work::of(evidence);
     for fault in alone {
         let recoveries =
             firsts.iter().filter_map(|(at, firsts)| recovery(*at, firsts, fault, &faults, &work));
@@ -44,14 +44,47 @@ pub(super) fn judge(evidence: &Evidence, books: &Books, verdict: &mut Verdict) {
     }
 }
 
-/// When each process handled anything, in order.
-fn work(evidence: &Evidence) -> HashMap<u32, Vec<u64>> {
-    let mut work: HashMap<u32, Vec<u64>> = HashMap::new();
-    for handling in evidence.handled.iter().chain(&evidence.effects) {
-        work.entry(handling.process).or_default().push(handling.at);
+/// When anything was handled, in order: by each process, and by any of them.
+#[derive(Default)]
+struct Work {
+    of: HashMap<u32, Vec<u64>>,
+    of_all: Vec<u64>,
+}
+
+impl Work {
+    fn of(evidence: &Evidence) -> Self {
+        let handled = evidence.handled.iter().chain(&evidence.effects);
+        Self::at(handled.map(|handling| (handling.process, handling.at)))
     }
-    work.values_mut().for_each(|times| times.sort_unstable());
-    work
+
+    fn at(times: impl Iterator<Item = (u32, u64)>) -> Self {
+        let mut work = Self::default();
+        for (process, at) in times {
+            work.of.entry(process).or_default().push(at);
+            work.of_all.push(at);
+        }
+        work.of.values_mut().chain([&mut work.of_all]).for_each(|times| times.sort_unstable());
+        work
+    }
+
+    /// How long nobody was at work who could have come to what a process came to in the end: it, and anybody before it was there.
+    fn idle(&self, process: u32, from: u64, until: u64) -> u64 {
+        let own = self.of.get(&process).map_or(&[][..], Vec::as_slice);
+        let there = own.first().map_or(until, |first| (*first).max(from)).min(until);
+        idle(&self.of_all, from, there) + idle(own, there, until)
+    }
+}
+
+/// How much of a time was not spent at work.
+fn idle(times: &[u64], from: u64, until: u64) -> u64 {
+    let times = &times[times.partition_point(|time| *time <= from)..];
+    let meanwhile = times.iter().copied().take_while(|time| *time < until);
+    let (mut idle, mut busy_until) = (0, from);
+    for time in meanwhile.chain([until]) {
+        idle += time.saturating_sub(busy_until);
+        busy_until = time + BUSY;
+    }
+    idle
 }
 
 /// The first time of each message, by partition and in the order in which they came.
@@ -148,13 +181,7 @@ struct Recovery {
     is_taken_over: bool,
 }
 
-fn recovery(
-    at: Where,
-    firsts: &[First],
-    fault: &Fault,
-    faults: &[&Fault],
-    work: &HashMap<u32, Vec<u64>>,
-) -> Option<Recovery> {
+fn recovery(at: Where, firsts: &[First], fault: &Fault, faults: &[&Fault], work: &Work) -> Option<Recovery> {
     let next = firsts.partition_point(|first| first.at <= fault.lifted());
     let first = firsts.get(next).filter(|first| first.waits_since <= fault.ends())?;
     if let Some(process) = fault.process {
@@ -168,14 +195,7 @@ fn recovery(
     let hampering = |other: &&&Fault| other.recovery == 0 && first.is_hindered_by(at, other);
     let from = (fault.lifted() + fault.lease).max(first.waits_since);
     let took = in_the_light(0, from, first.at, faults.iter().filter(hampering).copied());
-    let times = work.get(&first.process).map_or(&[][..], Vec::as_slice);
-    let times = &times[times.partition_point(|time| *time <= from)..];
-    let meanwhile = times.iter().take_while(|time| **time < first.at);
-    let (mut idle, mut busy_until) = (0, from);
-    for time in meanwhile.chain([&first.at]) {
-        idle += time.saturating_sub(busy_until);
-        busy_until = time + BUSY;
-    }
+    let idle = work.idle(first.process, from, first.at);
     let is_taken_over = first.waits_since <= fault.lifted() + fault.lease;
     Some(Recovery { at, took, idle: idle.min(took), is_taken_over })
 }
@@ -232,15 +252,26 @@ mod tests {
         let at = (Mode::Leased, 1);
         let first = |at, process| First { at: seconds(at), waits_since: 0, process, call_began: 0 };
         let fault = Fault::of_one("a test", 1, seconds(1), seconds(10), seconds(10));
-        let work = |times: &[u64]| HashMap::from([(2, times.iter().map(|time| time * 100_000).collect())]);
+        // The other process has been there all the time.
+        let work = |others: &[u64], times: &[u64]| {
+            let others = others.iter().map(|time| (3, *time));
+            let own = [50].iter().chain(times).map(|time| (2, *time));
+            Work::at(others.chain(own).map(|(process, time)| (process, time * 100_000)))
+        };
         let recovery = |times: &[u64]| {
-            recovery(at, &[first(9, 1), first(14, 2)], &fault, &[&fault], &work(times)).unwrap()
+            recovery(at, &[first(9, 1), first(14, 2)], &fault, &[&fault], &work(&[112, 113], times)).unwrap()
         };
         let Recovery { took, idle, .. } = recovery(&[]);
         assert_eq!((took, idle), (seconds(3), seconds(3)));
         // From 11 to 14, with 50 ms for each.
         assert_eq!(recovery(&[105, 140, 141]).idle, seconds(3));
         assert_eq!(recovery(&[112, 113, 119, 130]).idle, millis(3000 - 4 * 50));
+        // Before it was there, others may have been at work.
+        let new =
+            Work::at([(3, millis(100)), (3, millis(120)), (2, millis(500)), (3, millis(700))].into_iter());
+        assert_eq!(new.idle(2, millis(100), millis(1000)), millis(400 - 50) + millis(500));
+        assert_eq!(new.idle(3, millis(100), millis(1000)), millis(900 - 2 * 50));
+        assert_eq!(new.idle(4, millis(100), millis(1000)), millis(900 - 3 * 50));
     }
 
     #[test]

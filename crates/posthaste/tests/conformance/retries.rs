@@ -311,14 +311,15 @@ async fn g10_a_handler_that_blocks_its_thread_past_its_lease_is_settled_when_it_
     let (db, memory) = (fresh::<S>().await, Memory::new());
     let handler = memory.scripted(|_, message| {
         if message.partition == 0 {
-            std::thread::sleep(secs(1));
+            // Shorter by so much than the time after which a server ends a session that does nothing.
+            std::thread::sleep(millis(2200));
         }
         Step::Ack
     });
     let handle = builder(&db)
         .queue("q", Partitions::of(4))
         .handled(mode, handler)
-        .lease(LeaseConfig { duration: millis(700), headroom: millis(200) })
+        .lease(LeaseConfig { duration: secs(2), headroom: millis(200) })
         .start()
         .await
         .unwrap();
