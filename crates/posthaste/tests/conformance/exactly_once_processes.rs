@@ -158,7 +158,7 @@ async fn g3_kill_9_of_workers_in_the_middle_of_their_handlers<S: Server>() {
     register(&db, Partitions::of(4)).await;
     let outbox = Outbox::connect(db.pool.clone()).await.unwrap();
     let test = "g3_kill_9_of_workers_in_the_middle_of_their_handlers";
-    let mut workers = Workers::new(&db, test, 10);
+    let mut workers = Workers::new(&db, test, 5);
     workers.hire();
     workers.hire();
     let mut total = 0;
