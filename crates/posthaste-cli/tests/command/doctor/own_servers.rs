@@ -258,6 +258,89 @@ mod mariadb {
 }
 
 mod mysql {
+    use std::{
+        io::{Read, Write},
+        net::TcpStream,
+    };
+
+    use sqlx::{Connection, MySqlConnection};
+
+    use super::{OwnServer, diagnosis_of};
+    use crate::ground::eventually;
+
+    const LOOK: [&str; 4] = ["doctor", "--json", "--long-transaction", "0s"];
+
+    /// Nobody is listed while somebody's statement cannot be shown.
+    #[tokio::test]
+    async fn a_statement_that_is_no_text_is_waited_for_and_not_for_ever() {
+        let server = OwnServer::start("mysql", "");
+        let mut conn = MySqlConnection::connect(&server.url).await.unwrap();
+        let asleep = "SELECT count(*) FROM performance_schema.processlist WHERE state = 'User sleep'";
+        let mut sleepers = async |wanted: i64| {
+            eventually("sessions sleep, or do no more", async || {
+                sqlx::query_scalar::<_, i64>(asleep).fetch_one(&mut conn).await.unwrap() == wanted
+            })
+            .await;
+        };
+        let mut client = Client::connect(&server.url);
+        client.ask(b"START TRANSACTION WITH CONSISTENT SNAPSHOT");
+        client.read();
+        client.ask(b"SELECT sleep(1), length('\xff\xfeabc')");
+        sleepers(1).await;
+        assert!(diagnosis_of(server.posthaste(&LOOK)).has_checked("long-transaction"), "it is over soon");
+        sleepers(0).await;
+
+        let mut client = Client::connect(&server.url);
+        client.ask(b"START TRANSACTION WITH CONSISTENT SNAPSHOT");
+        client.read();
+        client.ask(b"SELECT sleep(600), length('\xff\xfeabc')");
+        sleepers(1).await;
+        let diagnosis = diagnosis_of(server.posthaste(&LOOK));
+        let (summary, advice) = diagnosis.only("long-transaction", "notice");
+        assert!(summary.starts_with("not examined, because a statement that is running"), "{summary}");
+        assert!(advice.starts_with("look again when it is over"), "{advice}");
+        assert_eq!(diagnosis.code, 0);
+    }
+
+    /// As much of a client as it takes to send a statement that is no text.
+    struct Client(TcpStream);
+
+    impl Client {
+        fn connect(url: &str) -> Self {
+            let place = url.split(['@', '/']).find(|part| part.contains("127.0.0.1:")).expect("a place");
+            let mut client = Self(TcpStream::connect(place).unwrap());
+            client.read();
+            // The protocol since 4.1, with named ways to log in; 16 MiB a packet; utf8mb4; no password.
+            let mut hello = 0x0008_8200_u32.to_le_bytes().to_vec();
+            hello.extend((1_u32 << 24).to_le_bytes());
+            hello.push(45);
+            hello.extend([0; 23]);
+            hello.extend(b"posthaste\0\0caching_sha2_password\0");
+            client.send(1, &hello);
+            client.read();
+            client
+        }
+
+        fn ask(&mut self, statement: &[u8]) {
+            self.send(0, &[b"\x03", statement].concat());
+        }
+
+        fn send(&mut self, number: u8, body: &[u8]) {
+            let [a, b, c, _] = u32::try_from(body.len()).unwrap().to_le_bytes();
+            self.0.write_all(&[&[a, b, c, number], body].concat()).unwrap();
+        }
+
+        /// Reads a packet, which is no refusal.
+        fn read(&mut self) {
+            let mut head = [0; 4];
+            self.0.read_exact(&mut head).unwrap();
+            let length = u32::from_le_bytes([head[0], head[1], head[2], 0]);
+            let mut body = vec![0; usize::try_from(length).unwrap()];
+            self.0.read_exact(&mut body).unwrap();
+            assert_ne!(body[0], 0xff, "{}", String::from_utf8_lossy(&body));
+        }
+    }
+
     #[tokio::test]
     async fn ages_are_right_in_every_zone() {
         super::ages_are_right_in_every_zone("mysql").await;

@@ -150,6 +150,11 @@ async fn transactions(
                 "this user may not see what others do",
                 "look as a user who may, or GRANT PROCESS ON *.* to this one",
             ),
+            Err(error) if sessions::is_no_text(&error) => report.unexamined(
+                examination,
+                "a statement that is running has bytes that are no text, and MySQL cannot list it",
+                "look again when it is over; SELECT * FROM performance_schema.processlist shows what is running",
+            ),
             found => report.add(examination, found)?,
         }
     }

@@ -22,6 +22,11 @@ const LONG_HISTORY: i64 = 1_000_000;
 
 /// The right PROCESS is missing.
 const DENIED: u16 = 1227;
+/// MySQL's lists show what every session is doing, and cannot be read while somebody's statement has bytes that are no text.
+const NO_TEXT: u16 = 3854;
+/// Such a statement is over soon, as a rule: how often to look, and how long to wait in between.
+const LOOKS: u32 = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(200);
 
 struct Session {
     id: i64,
@@ -38,9 +43,20 @@ pub async fn transactions(
     conn: &mut MySqlConnection,
     patient: &Patient<'_>,
 ) -> Result<Vec<Finding>, sqlx::Error> {
+    let mut found = sessions(conn, patient).await;
+    for _ in 1..LOOKS {
+        if !found.as_ref().is_err_and(is_no_text) {
+            break;
+        }
+        tokio::time::sleep(BETWEEN_LOOKS).await;
+        found = sessions(conn, patient).await;
+    }
+    Ok(shortened(found?.iter().map(Session::finding).collect()))
+}
+
+async fn sessions(conn: &mut MySqlConnection, patient: &Patient<'_>) -> Result<Vec<Session>, sqlx::Error> {
     let sql = include_str!("../sql/mysql/sessions.sql");
-    let sessions: Vec<Session> = sqlx::query_as(sql).bind(patient.long_s()).fetch_all(conn).await?;
-    Ok(shortened(sessions.iter().map(Session::finding).collect()))
+    sqlx::query_as(sql).bind(patient.long_s()).fetch_all(conn).await
 }
 
 impl Session {
@@ -86,8 +102,17 @@ fn history_findings(length: i64) -> Vec<Finding> {
 
 /// Whether we may not see what others do.
 pub fn is_denied(error: &sqlx::Error) -> bool {
-    let said = error.as_database_error().and_then(|said| said.try_downcast_ref::<MySqlDatabaseError>());
-    said.is_some_and(|said| said.number() == DENIED)
+    number(error) == Some(DENIED)
+}
+
+/// Whether what others do cannot be shown.
+pub fn is_no_text(error: &sqlx::Error) -> bool {
+    number(error) == Some(NO_TEXT)
+}
+
+fn number(error: &sqlx::Error) -> Option<u16> {
+    let said = error.as_database_error()?.try_downcast_ref::<MySqlDatabaseError>()?;
+    Some(said.number())
 }
 
 #[cfg(test)]
