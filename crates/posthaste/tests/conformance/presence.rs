@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::stage::p99;
+
 /// How long a watcher sleeps; and how late it may wake up without anybody being blamed.
 const NAP: Duration = Duration::from_millis(1);
 const YAWN: Duration = Duration::from_millis(2);
@@ -41,11 +43,20 @@ impl Presence {
         presence
     }
 
-    /// How long each of these took, less what the machine was away meanwhile. To be asked when all is over: who could not wake
-    /// up has not said so yet.
-    pub fn lasted(&self, spans: &[Span]) -> Vec<Duration> {
+    /// Of these, 99 % are within the limit, less what the machine was away meanwhile; and half of them by the clock too, or there
+    /// is nothing to go by. To be asked when all is over: who could not wake up has not said so before.
+    pub fn assert_p99(&self, spans: &[Span], limit: Duration) {
         let absences = self.absences.lock().unwrap();
-        spans.iter().map(|span| lasted(*span, &absences)).collect()
+        let mut by_the_clock: Vec<_> =
+            spans.iter().map(|(from, to)| to.saturating_duration_since(*from)).collect();
+        let mut lasted: Vec<_> = spans.iter().map(|span| lasted(*span, &absences)).collect();
+        let (clocks_p99, p99) = (p99(&mut by_the_clock), p99(&mut lasted));
+        let median = by_the_clock[by_the_clock.len() / 2];
+        assert!(
+            p99 <= limit && median <= limit,
+            "of {} within {limit:?}: p99 {p99:?}; by the clock p99 {clocks_p99:?}, median {median:?}, all {by_the_clock:?}",
+            spans.len()
+        );
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     fresh::Server,
     modes::{InMode, Mode},
     presence::Presence,
-    stage::{Memory, begin, fresh, insert_by_hand, millis, p99, secs},
+    stage::{Memory, begin, fresh, insert_by_hand, millis, secs},
 };
 
 cases! {
@@ -59,10 +59,7 @@ async fn assert_p99<S: Server>(
             // Idle again, at no particular moment.
             tokio::time::sleep(millis(5 + u64::try_from(sent * 7 % 30).unwrap())).await;
         }
-        let mut delays = presence.lasted(&spans);
-        let p99 = p99(&mut delays);
-        let (median, worst) = (delays[delays.len() / 2], delays[delays.len() - 1]);
-        assert!(p99 <= limit, "open for {open_for:?}: p99 {p99:?}, median {median:?}, worst {worst:?}");
+        presence.assert_p99(&spans, limit);
     }
     handle.stop().await;
     mode.assert_effects(&db.pool).await;
@@ -101,8 +98,7 @@ async fn g13_what_another_process_sequenced_is_delivered_within_250_ms<S: Server
         let idle = if n % 20 == 0 { 1050 + n * 5 } else { 5 + n * 7 % 30 };
         tokio::time::sleep(millis(u64::try_from(idle).unwrap())).await;
     }
-    let p99 = p99(&mut presence.lasted(&spans));
-    assert!(p99 <= millis(250), "p99 {p99:?}");
+    presence.assert_p99(&spans, millis(250));
     sequencer.stop().await;
     processors.stop().await;
     db.remove().await;

@@ -9,7 +9,7 @@ use super::stage::{
     Memory, assert_consistent, builder, count, eventually, fresh, millis, quick_retries, secs, settled,
     within,
 };
-use crate::{presence::Presence, stage::p99};
+use crate::presence::Presence;
 
 /// A pool whose connections wait for no lock at all.
 async fn impatient(pool: &SqlitePool) -> SqlitePool {
@@ -127,9 +127,8 @@ async fn g13_a_transaction_that_stays_open_is_delivered_soon_after_it_ends() {
         if open < secs(1) { &mut short } else { &mut long }.push((committed, Instant::now()));
         eventually("it is settled", async || settled(&db.pool).await == i64::try_from(n + 1).unwrap()).await;
     }
-    let [mut short, mut long] = [short, long].map(|spans| presence.lasted(&spans));
-    assert!(p99(&mut short) <= millis(50), "{short:?}");
-    assert!(p99(&mut long) <= millis(250), "{long:?}");
+    presence.assert_p99(&short, millis(50));
+    presence.assert_p99(&long, millis(250));
     handle.stop().await;
     db.remove().await;
 }
