@@ -234,8 +234,10 @@ ground! {
     }
 
     async fn end_sessions(pool: &Pool<Self>, most: i64) -> Result<usize> {
-        let sql = "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE id <> CONNECTION_ID()
-                   AND user NOT IN ('system user', 'event_scheduler') ORDER BY RAND() LIMIT ?";
+        // On MySQL, information_schema.processlist cannot be read while anybody's statement has bytes that are no text.
+        let sql =
+            "SELECT CAST(processlist_id AS SIGNED) FROM performance_schema.threads WHERE processlist_id <> CONNECTION_ID()
+             AND processlist_user NOT IN ('system user', 'event_scheduler') ORDER BY RAND() LIMIT ?";
         let sessions: Vec<i64> = sqlx::query_scalar(sql).bind(most).fetch_all(pool).await?;
         for session in &sessions {
             // It may have ended meanwhile.

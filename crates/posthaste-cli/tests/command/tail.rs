@@ -189,7 +189,7 @@ async fn end_all_sessions(ground: &Ground) {
             assert!(ended > 0);
         }
         AnyPool::MySql(pool) => {
-            // The other list cannot be read while anybody's statement has bytes that are no text.
+            // On MySQL, information_schema.processlist cannot be read while anybody's statement has bytes that are no text.
             let sql = "SELECT CAST(processlist_id AS SIGNED) FROM performance_schema.threads \
                        WHERE processlist_db = DATABASE() AND processlist_id <> CONNECTION_ID()";
             let mut conn = pool.acquire().await.unwrap();

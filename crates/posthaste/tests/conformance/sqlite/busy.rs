@@ -9,7 +9,7 @@ use super::stage::{
     Memory, assert_consistent, builder, count, eventually, fresh, millis, quick_retries, secs, settled,
     within,
 };
-use crate::presence::Presence;
+use crate::presence::{Presence, assert_p99};
 
 /// A pool whose connections wait for no lock at all.
 async fn impatient(pool: &SqlitePool) -> SqlitePool {
@@ -127,8 +127,9 @@ async fn g13_a_transaction_that_stays_open_is_delivered_soon_after_it_ends() {
         if open < secs(1) { &mut short } else { &mut long }.push((committed, Instant::now()));
         eventually("it is settled", async || settled(&db.pool).await == i64::try_from(n + 1).unwrap()).await;
     }
-    presence.assert_p99(&short, millis(50));
-    presence.assert_p99(&long, millis(250));
+    let absences = presence.absences();
+    assert_p99("short", &short, &absences, millis(50));
+    assert_p99("long", &long, &absences, millis(250));
     handle.stop().await;
     db.remove().await;
 }

@@ -20,7 +20,11 @@ use posthaste::{
 use sqlx::{Sqlite, SqliteConnection, SqlitePool, sqlite::SqliteConnectOptions};
 
 use super::stage::{assert_consistent, builder, count, millis, quick_retries, secs, settled, within, write};
-use crate::{fresh::sqlite_folder, presence::Presence, stage::grows_to};
+use crate::{
+    fresh::sqlite_folder,
+    presence::{Presence, assert_p99},
+    stage::grows_to,
+};
 
 /// In the environment of such a process: the database and the file that leased handlers write to.
 const FILE: &str = "POSTHASTE_TEST_FILE";
@@ -241,7 +245,7 @@ async fn g13_what_another_process_commits_is_delivered_soon() {
         memory.has_within(n + 1, secs(5)).await;
         spans.push((committed, Instant::now()));
     }
-    presence.assert_p99(&spans, millis(250));
+    assert_p99("from another process", &spans, &presence.absences(), millis(250));
     handle.stop().await;
     other.close().await;
     db.remove().await;
