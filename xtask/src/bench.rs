@@ -4,7 +4,6 @@
 //! calls its runner.
 
 use std::{
-    ffi::OsString,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -16,6 +15,7 @@ use crate::{
     failure::{Failure, Result},
     interrupt,
     servers::Measured,
+    test::cargo,
 };
 
 #[derive(Args)]
@@ -104,8 +104,8 @@ pub fn run(options: &BenchOptions) -> Result<()> {
 /// Builds the runner and the adapters, and returns the folder of the programs.
 fn build(root: &Path, quick: bool) -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    command.args(["build", "--quiet", "--locked", "--manifest-path"]).arg(root.join("bench/Cargo.toml"));
+    let mut command = cargo(&["build", "--quiet", "--locked", "--manifest-path"]);
+    command.arg(root.join("bench/Cargo.toml"));
     // Beside our own, so that what both depend on is built once.
     command.arg("--target-dir").arg(&target);
     let folder = if quick {

@@ -131,9 +131,19 @@ fn cargo_test_with(absent: &[Database], filter: Option<&str>) -> Command {
     command
 }
 
+/// Cargo, as if a person had typed it: there are build scripts that look at what a cargo around us said of our own package, and that
+/// would be run again, with all that depends on them, whenever somebody else calls.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.args(arguments);
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
+            command.env_remove(name);
+        }
+    }
     command
 }
 

@@ -16,6 +16,7 @@ use crate::{
     failure::{Failure, Result},
     interrupt,
     servers::{Fleet, faketime},
+    test::cargo,
 };
 
 /// The package of the control, and where the program that tortures it finds it.
@@ -67,8 +68,7 @@ fn names_the_control(arguments: &[OsString]) -> bool {
 }
 
 fn build(manifest: &Path, package: &str, target: &Path, profile: &str) -> Result<()> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
-    command.args(["build", "--quiet", "--locked", "--package", package, "--manifest-path"]);
+    let mut command = cargo(&["build", "--quiet", "--locked", "--package", package, "--manifest-path"]);
     command.arg(manifest).arg("--target-dir").arg(target).args(["--profile", profile]);
     if interrupt::wait(&mut command)?.success() {
         return Ok(());

@@ -17,6 +17,7 @@ use crate::{
     failure::{Context, Failure, Result},
     interrupt,
     output::say,
+    test::cargo,
 };
 
 const COLUMNS: u16 = 86;
@@ -34,8 +35,8 @@ pub struct PictureOptions {
 
 pub fn run(options: &PictureOptions) -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let build = ["build", "--release", "--package", "posthaste-cli", "--bin", "posthaste"];
-    if !interrupt::wait(Command::new("cargo").args(build).current_dir(&root))?.success() {
+    let mut build = cargo(&["build", "--release", "--package", "posthaste-cli", "--bin", "posthaste"]);
+    if !interrupt::wait(build.current_dir(&root))?.success() {
         return Err(Failure::Failed("the command cannot be built".to_owned()));
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
