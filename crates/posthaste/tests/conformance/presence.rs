@@ -55,7 +55,7 @@ fn absences_until(is_over: &AtomicBool) -> Vec<Span> {
     absences
 }
 
-/// Of these, 99 % are within the limit, less what the machine was away meanwhile; and three quarters by the clock too, lest slowness
+/// Of these, 99 % are within the limit, less what the machine was away meanwhile; and half of them by the clock too, lest slowness
 /// of our own be taken for the machine's.
 pub fn assert_p99(what: &str, spans: &[Span], absences: &[Span], limit: Duration) {
     let sorted = |mut delays: Vec<Duration>| {
@@ -67,7 +67,7 @@ pub fn assert_p99(what: &str, spans: &[Span], absences: &[Span], limit: Duration
     let within =
         |delays: &[Duration], percent: usize| delays[(delays.len() * percent).div_ceil(100) - 1] <= limit;
     assert!(
-        within(&there, 99) && within(&by_the_clock, 75),
+        within(&there, 99) && within(&by_the_clock, 50),
         "{what}: not within {limit:?}; while the machine was there {there:?}, by the clock {by_the_clock:?}"
     );
 }
@@ -123,8 +123,8 @@ mod tests {
     }
 
     #[test]
-    fn one_of_a_hundred_may_be_late_and_a_quarter_if_the_machine_was_away() {
-        assert!(is_fine(0, 0) && is_fine(1, 0) && is_fine(25, 25) && is_fine(25, 24));
-        assert!(!is_fine(2, 0) && !is_fine(25, 23) && !is_fine(26, 26));
+    fn one_of_a_hundred_may_be_late_and_half_of_them_if_the_machine_was_away() {
+        assert!(is_fine(0, 0) && is_fine(1, 0) && is_fine(50, 50) && is_fine(50, 49));
+        assert!(!is_fine(2, 0) && !is_fine(50, 48) && !is_fine(51, 51));
     }
 }
