@@ -1,7 +1,7 @@
 //! `cargo xtask bench`: posthaste beside other systems and beside the bare table, on a private server.
 //!
-//! The systems and what is measured are in `bench/`, a workspace of its own. This builds its programs, starts the server, and
-//! calls its runner.
+//! The systems and the workloads are in `bench/`, the adapters of other systems in `bench/peers/`, a workspace of its own. This
+//! builds the programs, starts the server, and calls the runner.
 
 use std::{
     path::{Path, PathBuf},
@@ -11,6 +11,7 @@ use std::{
 use clap::{Args, ValueEnum};
 
 use crate::{
+    build,
     database::Database,
     failure::{Failure, Result},
     interrupt,
@@ -41,14 +42,14 @@ pub struct BenchOptions {
     systems: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum BenchDatabase {
     Postgres,
     Mariadb,
     Sqlite,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum BenchWorkload {
     /// 8 producers, 100 messages a transaction, 100k messages, delivered meanwhile
     Batch,
@@ -68,6 +69,8 @@ enum BenchWorkload {
     Scale,
     /// As batch, with payloads of 16 KiB
     Payload,
+    /// One message at a time in an idle system: how long from commit to handler, beside what is promised
+    Wake,
 }
 
 fn name_of(value: &impl ValueEnum) -> String {
@@ -75,18 +78,21 @@ fn name_of(value: &impl ValueEnum) -> String {
 }
 
 pub fn run(options: &BenchOptions) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."));
-    let programs = build(root, options.quick)?;
-    let server = match options.db {
+    let root = build::root();
+    let programs = build_systems(root, options)?;
+    let mut server = match options.db {
         BenchDatabase::Postgres => Some(Measured::start(Database::Postgres)?),
         BenchDatabase::Mariadb => Some(Measured::start(Database::Mariadb)?),
         BenchDatabase::Sqlite => None,
     };
-    let mut command = Command::new(programs.join("runner"));
+    let mut command = Command::new(programs.join("bench-runner"));
     command.args(["--db", &name_of(&options.db), "--workload", &name_of(&options.workload)]);
     command.args(["--rounds", &options.rounds.to_string()]);
     command.arg("--adapters").arg(&programs).arg("--results").arg(root.join("bench/results"));
-    if let Some(server) = &server {
+    if let Some(server) = &mut server {
+        if options.db == BenchDatabase::Postgres && options.workload == BenchWorkload::Wake {
+            command.args(["--pooler", &server.put_pooler_before_it()?]);
+        }
         let record = server.record();
         eprintln!("xtask: {} is {}", record.database, record.version);
         command.args(["--url", &record.url, "--server-pid", &record.pid.to_string()]);
@@ -101,24 +107,40 @@ pub fn run(options: &BenchOptions) -> Result<()> {
     }
 }
 
+/// What takes part without the peers' workspace: the runner, and the systems whose names in the results start as `OURS` says.
+const PROGRAMS: [&str; 3] = ["bench-runner", "bench-posthaste", "bench-bare"];
+const OURS: [&str; 2] = ["posthaste", "bare"];
+
 /// Builds the runner and the adapters, and returns the folder of the programs.
-fn build(root: &Path, quick: bool) -> Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    let mut command = cargo(&["build", "--quiet", "--locked", "--manifest-path"]);
-    command.arg(root.join("bench/Cargo.toml"));
-    // Beside our own, so that what both depend on is built once.
-    command.arg("--target-dir").arg(&target);
-    let folder = if quick {
-        // Nothing is measured, so nothing needs to be fast but the build.
-        command.args(["--package=runner", "--package=bench-posthaste", "--package=bench-bare"]);
-        "debug"
-    } else {
-        eprintln!("xtask: building the systems to compare; the first time this takes minutes");
-        command.args(["--workspace", "--release"]);
-        "release"
-    };
-    if interrupt::wait(&mut command)?.success() {
-        return Ok(target.join(folder));
+fn build_systems(root: &Path, options: &BenchOptions) -> Result<PathBuf> {
+    if options.quick {
+        return build::programs(&PROGRAMS);
+    }
+    let target = build::target();
+    let mut ours = cargo(&["build", "--quiet", "--locked", "--manifest-path"]);
+    ours.arg(root.join("Cargo.toml")).arg("--target-dir").arg(&target);
+    ours.arg("--release").args(PROGRAMS.iter().flat_map(|name| ["--package", name]));
+    let folder = built(&mut ours, target.join("release"))?;
+    if !needs_peers(options) {
+        return Ok(folder);
+    }
+    eprintln!("xtask: building the systems to compare; the first time this takes minutes");
+    let mut peers = cargo(&["build", "--quiet", "--locked", "--release", "--workspace", "--manifest-path"]);
+    // Into the same folder, so that the runner finds all adapters and shared dependencies are built once.
+    peers.arg(root.join("bench/peers/Cargo.toml")).arg("--target-dir").arg(&target);
+    built(&mut peers, folder)
+}
+
+fn built(command: &mut Command, folder: PathBuf) -> Result<PathBuf> {
+    if interrupt::wait(command)?.success() {
+        return Ok(folder);
     }
     Err(Failure::Failed("the benchmark could not be built".to_owned()))
+}
+
+/// Whether a system of the peers' workspace takes part.
+fn needs_peers(options: &BenchOptions) -> bool {
+    let is_ours = |name: &String| OURS.iter().any(|ours| name.starts_with(ours));
+    let only_ours = !options.systems.is_empty() && options.systems.iter().all(is_ours);
+    !only_ours && !matches!(options.workload, BenchWorkload::Scale | BenchWorkload::Wake)
 }

@@ -1,6 +1,7 @@
 //! `cargo xtask`: what a person types to work on posthaste.
 
 mod bench;
+mod build;
 mod database;
 mod failure;
 mod interrupt;

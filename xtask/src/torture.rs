@@ -3,16 +3,12 @@
 //! What is done and how it is judged is in `torture/`. This builds that program, gives it a folder, and lends it `xtask servers`. If it is
 //! a control that is tortured, this builds that, too: nobody else waits for what it depends on.
 
-use std::{
-    collections::BTreeMap,
-    ffi::OsString,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{collections::BTreeMap, ffi::OsString, path::Path, process::Command};
 
 use clap::Args;
 
 use crate::{
+    build,
     failure::{Failure, Result},
     interrupt,
     servers::{Fleet, faketime},
@@ -32,23 +28,22 @@ pub struct TortureOptions {
 }
 
 pub fn run(options: &TortureOptions) -> Result<()> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."));
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
+    let (root, target) = (build::root(), build::target());
     // More happens in the same time; either way, what checks itself at every step finds more.
-    let (profile, folder) = if options.arguments.iter().any(|argument| argument == "--fast") {
-        ("torture", "torture")
+    let programs = if options.arguments.iter().any(|argument| argument == "--fast") {
+        build_package(&root.join("Cargo.toml"), "posthaste-torture", &target, "torture")?;
+        target.join("torture")
     } else {
-        ("dev", "debug")
+        build::programs(&["torture"])?
     };
-    build(&root.join("Cargo.toml"), "posthaste-torture", &target, profile)?;
     // No servers: it starts its own, to crash them. But a folder that goes when they are gone.
     let fleet = Fleet::gather(&[], &BTreeMap::new(), &[])?;
-    let mut command = Command::new(target.join(folder).join("torture"));
+    let mut command = Command::new(programs.join("torture"));
     command.env(faketime::LIBRARY_VARIABLE, faketime::locate()?);
     command.args(&options.arguments).arg("--folder").arg(target.join("tortured")).envs(fleet.environment()?);
     if names_the_control(&options.arguments) {
         eprintln!("building {CONTROL}, with all that it depends on: this takes minutes the first time");
-        build(&root.join("bench/Cargo.toml"), CONTROL, &target, "dev")?;
+        build_package(&root.join("bench/peers/Cargo.toml"), CONTROL, &target, "dev")?;
         command.env(CONTROL_VARIABLE, target.join("debug").join(CONTROL));
     }
     match interrupt::wait(&mut command)?.code() {
@@ -67,7 +62,7 @@ fn names_the_control(arguments: &[OsString]) -> bool {
     pairs || arguments.iter().any(|argument| argument == "--system=cf-modkit-db")
 }
 
-fn build(manifest: &Path, package: &str, target: &Path, profile: &str) -> Result<()> {
+fn build_package(manifest: &Path, package: &str, target: &Path, profile: &str) -> Result<()> {
     let mut command = cargo(&["build", "--quiet", "--locked", "--package", package, "--manifest-path"]);
     command.arg(manifest).arg("--target-dir").arg(target).args(["--profile", profile]);
     if interrupt::wait(&mut command)?.success() {

@@ -5,14 +5,14 @@
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use harness::{Database, Inbox, Outgoing, Producer, System, Target};
+use bench_harness::{Database, Inbox, Outgoing, Producer, System, Target};
 use sqlx::{
     AssertSqlSafe, Connection, MySqlConnection, PgConnection, QueryBuilder, SqliteConnection,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous},
 };
 
 fn main() -> ExitCode {
-    harness::main::<Bare>()
+    bench_harness::main::<Bare>()
 }
 
 struct Bare {

@@ -17,7 +17,7 @@ pub struct Ground {
 impl Ground {
     /// A server's URL names a database that is there already; for SQLite it is not needed.
     pub async fn make(database: Database, admin_url: &str) -> Result<Self> {
-        let name = format!("bench_{}", std::process::id());
+        let name = name();
         let mut folder = None;
         let url = match database {
             Database::Sqlite => {
@@ -38,8 +38,13 @@ impl Ground {
         Ok(Self { database, admin_url: admin_url.to_owned(), url, _folder: folder })
     }
 
+    /// The same database through a pooler, whose URL names another one.
+    pub fn url_behind(&self, pooler: &str) -> Result<String> {
+        with_database(pooler, &name())
+    }
+
     pub async fn remove(self) -> Result<()> {
-        let name = format!("bench_{}", std::process::id());
+        let name = name();
         match self.database {
             Database::Sqlite => Ok(()),
             Database::Postgres => {
@@ -50,6 +55,11 @@ impl Ground {
             }
         }
     }
+}
+
+/// The name of this run's database on a server.
+fn name() -> String {
+    format!("bench_{}", std::process::id())
 }
 
 async fn execute(database: Database, url: &str, statement: &str) -> Result<()> {

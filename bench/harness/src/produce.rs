@@ -83,6 +83,9 @@ impl Share {
             if let Some(due) = self.due(next) {
                 tokio::time::sleep_until(due).await;
             }
+            if let Some(pause) = self.load.pause_before(next) {
+                tokio::time::sleep(pause).await;
+            }
             let mut tries = 0;
             while let Err(error) = producer.send(&transaction).await {
                 tries += 1;

@@ -35,6 +35,9 @@ struct Options {
     /// The server, and a database there that exists; not for SQLite
     #[arg(long, default_value = "", hide_default_value = true)]
     url: String,
+    /// A transaction pooler before the server, for workloads behind one
+    #[arg(long)]
+    pooler: Option<String>,
     /// The server's process, to count its processor time
     #[arg(long)]
     server_pid: Option<u32>,
@@ -117,11 +120,16 @@ async fn deliver_for_parent<S: System>(target: &Target) -> Result<()> {
 
 async fn run<S: System>(options: &Options) -> Result<Report> {
     let ground = Ground::make(options.db, &options.url).await.context("no database for this run")?;
+    let url = match (options.load().pooled, &options.pooler) {
+        (false, _) => ground.url.clone(),
+        (true, Some(pooler)) => ground.url_behind(pooler)?,
+        (true, None) => anyhow::bail!("this workload needs a pooler: --pooler names one"),
+    };
     let proxy = match options.count_round_trips && options.db != Database::Sqlite {
-        true => Some(Proxy::before(&ground.url).await?),
+        true => Some(Proxy::before(&url).await?),
         false => None,
     };
-    let target = options.target(proxy.as_ref().map_or(&ground.url, |proxy| &proxy.url));
+    let target = options.target(proxy.as_ref().map_or(&url, |proxy| &proxy.url));
     let measuring = Box::pin(measure::<S>(options, &target, &ground.url, proxy.as_ref()));
     let measured = tokio::time::timeout(Duration::from_secs(options.limit), measuring).await;
     ground.remove().await?;

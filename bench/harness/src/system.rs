@@ -55,7 +55,7 @@ pub trait System: Send + Sync + Sized + 'static {
 
 /// Somebody who sends.
 pub trait Producer: Send + 'static {
-    /// Sends all of these in one transaction, and commits it.
+    /// Sends all of these in one transaction, and commits it: at once, or when it was open for as long as the load says.
     fn send(&mut self, messages: &[Outgoing]) -> impl Future<Output = Result<()>> + Send;
 }
 

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use harness::{Origin, Target};
+use bench_harness::{Origin, Target};
 use posthaste::Backend;
 use sqlx::{
     MySql, MySqlConnection, PgConnection, Pool, Postgres, QueryBuilder, Sqlite, SqliteConnection,
     mysql::MySqlPoolOptions,
-    postgres::PgPoolOptions,
+    postgres::{PgConnectOptions, PgPoolOptions},
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
@@ -63,7 +63,12 @@ impl Own for Postgres {
     questions!();
 
     async fn pool(target: &Target) -> Result<Pool<Self>> {
-        Ok(PgPoolOptions::new().max_connections(connections(target)).connect(&target.url).await?)
+        let mut options: PgConnectOptions = target.url.parse()?;
+        if target.load.pooled {
+            // A session of a pooler does not keep prepared statements.
+            options = options.statement_cache_capacity(0);
+        }
+        Ok(PgPoolOptions::new().max_connections(connections(target)).connect_with(options).await?)
     }
 
     async fn insert_effects(conn: &mut PgConnection, origins: &[Origin]) -> Result<(), sqlx::Error> {

@@ -2,10 +2,10 @@
 
 mod databases;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use harness::{Inbox, Origin, Outgoing, Producer, System, Target};
+use bench_harness::{Inbox, Origin, Outgoing, Producer, System, Target};
 use posthaste::{
     Batch, EnqueueMessage, HandlerResult, LeasedHandler, Outbox, OutboxHandle, OutboxMessage, OutboxProfile,
     Partitions, TransactionalHandler,
@@ -21,9 +21,9 @@ fn main() -> ExitCode {
     // Which of the types below it is must be known before the command line is read.
     let database = std::env::args().skip_while(|argument| argument != "--db").nth(1);
     match database.as_deref() {
-        Some("sqlite") => harness::main::<Posthaste<Sqlite>>(),
-        Some("mariadb") => harness::main::<Posthaste<MySql>>(),
-        _ => harness::main::<Posthaste<Postgres>>(),
+        Some("sqlite") => bench_harness::main::<Posthaste<Sqlite>>(),
+        Some("mariadb") => bench_harness::main::<Posthaste<MySql>>(),
+        _ => bench_harness::main::<Posthaste<Postgres>>(),
     }
 }
 
@@ -76,7 +76,7 @@ where
     async fn producer(&self) -> Result<Sender<DB>> {
         let connect = || Outbox::connect(self.pool.clone());
         let outbox = self.outbox.get_or_try_init(connect).await?.clone();
-        Ok(Sender { outbox, conn: self.pool.acquire().await? })
+        Ok(Sender { outbox, conn: self.pool.acquire().await?, open_for: self.target.load.open_for })
     }
 
     async fn deliver(&self, inbox: Inbox) -> Result<Option<OutboxHandle<DB>>> {
@@ -112,6 +112,7 @@ where
 struct Sender<DB: Own> {
     outbox: Outbox<DB>,
     conn: PoolConnection<DB>,
+    open_for: Option<Duration>,
 }
 
 impl<DB: Own> Producer for Sender<DB> {
@@ -122,6 +123,9 @@ impl<DB: Own> Producer for Sender<DB> {
             .collect();
         let mut tx = sqlx::Acquire::begin(&mut self.conn).await?;
         self.outbox.enqueue_batch(&mut tx, QUEUE, &messages).await?;
+        if let Some(open_for) = self.open_for {
+            tokio::time::sleep(open_for).await;
+        }
         Ok(tx.commit().await?)
     }
 }

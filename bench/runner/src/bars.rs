@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use harness::{Database, Workload};
+use bench_harness::{Database, Workload};
 use serde::Serialize;
 
 use crate::{
     summary::Medians,
-    systems::{BARE, FIXED, OURS, PREDECESSOR, SCALES},
+    systems::{BARE, FIXED, OURS, PREDECESSOR, SCALES, WAKES},
 };
 
 /// One number to reach.
@@ -16,7 +16,7 @@ pub struct Bar {
     /// What is compared, in words.
     pub what: String,
     pub wanted: String,
-    /// None if one of the two has no run that counts: then nobody can say.
+    /// None if one of those compared has no run that counts.
     pub got: Option<f64>,
     pub held: Option<bool>,
 }
@@ -92,6 +92,19 @@ fn rules(database: Database, workload: Workload) -> Vec<Rule> {
     rules
 }
 
+/// Latencies that are promised, whatever other systems do.
+fn promises(workload: Workload, systems: &BTreeMap<String, Option<Medians>>) -> Vec<Bar> {
+    if workload != Workload::Wake {
+        return Vec::new();
+    }
+    let judged = |(name, _, most): (&str, Workload, f64)| {
+        let got = systems.get(name)?.as_ref().and_then(|medians| medians.p99_ms);
+        let (what, wanted) = (format!("p99 of {name} in ms"), format!("at most {most}"));
+        Some(Bar { what, wanted, got, held: got.map(|got| got <= most) })
+    };
+    WAKES.into_iter().filter_map(judged).collect()
+}
+
 /// The bars of this workload for which both sides took part: each with its medians, if any of its runs counts.
 pub fn judge(
     database: Database,
@@ -112,5 +125,6 @@ pub fn judge(
         });
         Some(Bar { what: format!("{name}, {one} over {other}"), wanted, got, held })
     };
-    rules(database, workload).into_iter().filter_map(judged).collect()
+    let compared = rules(database, workload).into_iter().filter_map(judged);
+    compared.chain(promises(workload, systems)).collect()
 }

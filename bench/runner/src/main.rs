@@ -12,8 +12,8 @@ mod table;
 use std::{fs, path::PathBuf, process::ExitCode};
 
 use anyhow::{Context, Result, bail};
+use bench_harness::{Database, Workload};
 use clap::Parser;
-use harness::{Database, Workload};
 
 use circumstances::Circumstances;
 use rounds::Course;
@@ -45,6 +45,9 @@ struct Options {
     /// The server, and a database there that exists
     #[arg(long, default_value = "")]
     url: String,
+    /// A transaction pooler before the server
+    #[arg(long)]
+    pooler: Option<String>,
     #[arg(long)]
     server_pid: Option<u32>,
     /// What the server is, for the results
@@ -86,6 +89,7 @@ fn run(options: &Options) -> Result<bool> {
     let course = Course {
         database: options.db,
         url: options.url.clone(),
+        pooler: options.pooler.clone(),
         server_pid: options.server_pid,
         workload: options.workload,
         adapters: options.adapters.clone(),
@@ -93,8 +97,9 @@ fn run(options: &Options) -> Result<bool> {
         patience_s: options.patience,
     };
     let rounds = if options.quick { 1 } else { options.rounds };
-    let has_round_trips =
-        !options.quick && options.db != Database::Sqlite && options.workload != Workload::Scale;
+    let has_round_trips = !options.quick
+        && options.db != Database::Sqlite
+        && !matches!(options.workload, Workload::Scale | Workload::Wake);
     let runs = course.run(entrants, rounds, has_round_trips);
     let summary = Summary::of(&course, rounds, Circumstances::of(options), &runs);
     if options.json {

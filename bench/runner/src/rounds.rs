@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use harness::{Database, Report, Workload};
+use bench_harness::{Database, Report, Workload};
 
 use crate::systems::Entrant;
 
@@ -14,6 +14,8 @@ use crate::systems::Entrant;
 pub struct Course {
     pub database: Database,
     pub url: String,
+    /// A transaction pooler before the server.
+    pub pooler: Option<String>,
     pub server_pid: Option<u32>,
     pub workload: Workload,
     /// Where the adapters' programs are.
@@ -75,6 +77,9 @@ impl Course {
         let workload = entrant.workload.unwrap_or(self.workload).name();
         command.args(["--db", database_name(self.database), "--workload", &workload, "--url", &self.url]);
         command.args(["--patience", &self.patience_s.to_string()]);
+        if let Some(pooler) = &self.pooler {
+            command.args(["--pooler", pooler]);
+        }
         if let Some(pid) = self.server_pid {
             command.args(["--server-pid", &pid.to_string()]);
         }

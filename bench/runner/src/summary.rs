@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use harness::Report;
+use bench_harness::Report;
 use serde::Serialize;
 
 use crate::{

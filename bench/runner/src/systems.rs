@@ -1,6 +1,6 @@
 //! Who takes part, and in which of their ways.
 
-use harness::{Database, Workload};
+use bench_harness::{Database, Workload};
 
 /// A system in one of its ways, as the results name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,6 +33,14 @@ pub const SCALES: [(&str, u64); 4] = [
 /// The sizes of a quick look at it.
 pub const QUICK_SCALES: [(&str, u64); 2] = [("posthaste-1k", 1_000), ("posthaste-4k", 4_000)];
 
+/// The kinds of `wake`, each with its workload and the most milliseconds that its p99 may have: G13 in docs/guarantees.md.
+pub const WAKES: [(&str, Workload, f64); 4] = [
+    ("posthaste-same-process", Workload::Wake, 50.0),
+    ("posthaste-open-transaction", Workload::WakeOpen, 250.0),
+    ("posthaste-other-process", Workload::WakeProcess, 250.0),
+    ("posthaste-pooler", Workload::WakePooler, 1000.0),
+];
+
 fn entrant(name: &str, program: &'static str, variant: Option<&'static str>) -> Entrant {
     Entrant { name: name.to_owned(), program, variant, workload: None, messages: None }
 }
@@ -48,6 +56,14 @@ pub fn entrants(database: Database, workload: Workload, quick: bool) -> Vec<Entr
         let sized =
             |(name, messages): &(&str, u64)| Entrant { messages: Some(*messages), ..ours(name, None) };
         return sizes.iter().map(sized).collect();
+    }
+    if workload == Workload::Wake {
+        // Nothing is promised of the other profiles, and the bare table wakes no reader.
+        let kind = |(name, workload, _)| Entrant { workload: Some(workload), ..ours(name, Some("default")) };
+        let has_pooler = database == Database::Postgres;
+        let kinds =
+            WAKES.into_iter().filter(|(_, workload, _)| has_pooler || *workload != Workload::WakePooler);
+        return kinds.map(kind).collect();
     }
     let mut entrants = vec![ours(OURS, None)];
     if matches!(workload, Workload::Batch | Workload::Single | Workload::Held | Workload::Payload) {

@@ -49,7 +49,7 @@ pub fn render(summary: &Summary) -> String {
         let (held, got) = match (bar.held, bar.got) {
             (Some(true), Some(got)) => ("held  ", format!("{got:.2}")),
             (_, Some(got)) => ("MISSED", format!("{got:.2}")),
-            (_, None) => ("open  ", "one of them has no run that counts".to_owned()),
+            (_, None) => ("open  ", "no run that counts".to_owned()),
         };
         text += &format!("{held} {}: {got}, wanted {}\n", bar.what, bar.wanted);
     }

@@ -84,8 +84,9 @@ impl<DB: Backend> Outbox<DB> {
     /// What the database says. If another process is at the same for long, that is said too; what was removed until then is gone.
     pub async fn vacuum(&self) -> Result<u64, OutboxError> {
         let partitions = self.lag().await?.into_iter().map(|lag| lag.partition_id).collect();
-        let tuning = WorkerTuning::vacuum();
-        let waste = Waste::new(&tuning);
-        Vacuum::new(self.store().clone(), waste, tuning, Outage::default(), partitions).sweep().await
+        let (tuning, timings) = (WorkerTuning::vacuum(), self.store().timings());
+        let (waste, outage) =
+            (Waste::new(&tuning, timings.vacuum_linger), Outage::new(timings.outage_reminder));
+        Vacuum::new(self.store().clone(), waste, tuning, outage, partitions).sweep().await
     }
 }

@@ -17,6 +17,7 @@ use crate::{
     queue::check_name,
     store::{Backend, Queue, Store, Tables},
     telemetry,
+    timings::Timings,
 };
 
 /// The reconciler needs no permit: it looks after those who hold them.
@@ -42,6 +43,7 @@ pub struct OutboxBuilder<DB: Backend> {
     grace: Duration,
     max_payload: usize,
     handler_timeout: Option<Duration>,
+    timings: Timings,
     queues: Vec<QueueConfig<DB>>,
 }
 
@@ -78,6 +80,7 @@ impl<DB: Backend> OutboxBuilder<DB> {
             grace: DEFAULT_GRACE,
             max_payload: DEFAULT_MAX_PAYLOAD,
             handler_timeout: None,
+            timings: Timings::default(),
             queues: Vec::new(),
         }
     }
@@ -115,6 +118,15 @@ impl<DB: Backend> OutboxBuilder<DB> {
     #[must_use]
     pub const fn migrate(mut self, migrates: bool) -> Self {
         self.migrates = migrates;
+        self
+    }
+
+    /// Other intervals and waits than the promised ones, for the library's own tests.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn timings(mut self, timings: Timings) -> Self {
+        self.timings = timings;
         self
     }
 
@@ -230,6 +242,11 @@ impl<DB: Backend> OutboxBuilder<DB> {
     ///
     /// If a tuning or a lease is not valid; the message names the field.
     pub async fn start(self) -> Result<OutboxHandle<DB>, OutboxError> {
+        // Boxed: connecting needs several KiB, which would otherwise be part of every caller's future.
+        Box::pin(self.start_unboxed()).await
+    }
+
+    async fn start_unboxed(self) -> Result<OutboxHandle<DB>, OutboxError> {
         let tunings = OutboxProfile {
             sequencer: self.sequencer.unwrap_or(self.profile.sequencer),
             processor: self.processor.unwrap_or(self.profile.processor),
@@ -240,16 +257,15 @@ impl<DB: Backend> OutboxBuilder<DB> {
         telemetry::describe();
 
         if self.migrates {
-            Box::pin(crate::migrate_with(&self.pool, &self.tables)).await?;
+            crate::migrate_with(&self.pool, &self.tables).await?;
         }
         let maintenance = self.guaranteed_maintenance + self.shared_maintenance;
         let connections = self.processors + maintenance + RECONCILER_CONNECTIONS + MONITOR_CONNECTIONS;
         let is_transactional = |queue: &QueueConfig<DB>| matches!(queue.handler, Handler::Transactional(_));
         let handlers = if self.queues.iter().any(is_transactional) { self.processors } else { 0 };
-        // In boxes: what connects is large, and `start` is called where there may be little room.
-        let opening = <DB::Store as Store>::open(self.pool.clone(), &self.tables, connections, handlers);
-        let store = Box::pin(opening).await?;
-        let channel = Box::pin(store.probe_news_channel()).await?;
+        let (pool, timings) = (self.pool.clone(), self.timings);
+        let store = <DB::Store as Store>::open(pool, &self.tables, connections, handlers, timings).await?;
+        let channel = store.probe_news_channel().await?;
         store.check_suitable().await?;
 
         let mut queues = Vec::new();

@@ -12,7 +12,6 @@ use uuid::Uuid;
 use crate::{
     Health, OutboxError, OutboxProfile, OutboxStats, WorkerId, WorkerTuning,
     clock::Clock,
-    limits::LONGEST_SILENCE,
     monitor::{Busy, Monitor, Probe, Watch},
     news,
     pauses::Pauses,
@@ -62,21 +61,21 @@ impl<S: Store> Crew<S> {
     /// Hires everybody and sets them to work.
     pub(crate) fn hire(terms: &Terms<S>) -> Self {
         let Terms { store, channel, queues, tunings, .. } = terms;
-        let (cancel, counters) = (CancellationToken::new(), Counters::default());
-        let waste = Waste::new(&tunings.vacuum);
+        let (cancel, counters) = (CancellationToken::new(), Counters::new(store.timings()));
+        let waste = Waste::new(&tunings.vacuum, store.timings().vacuum_linger);
         let shared = Shared {
             store: store.clone(),
             waste: waste.clone(),
             owner: Uuid::new_v4(),
             out_of_grace: CancellationToken::new(),
             outage: counters.outage.clone(),
-            pauses: Pauses::default(),
+            pauses: Pauses::new(store.timings().pause_belief),
             clock: Clock::default(),
             busy: Busy::default(),
         };
         let wake = Wake::new(queues.iter().flat_map(|of| of.queue.partition_ids.iter().copied()));
         let worker_id = WorkerId(shared.owner);
-        let monitor = Monitor::new(&shared, Watch::new(worker_id, wake.partition_ids()));
+        let monitor = Monitor::new(&shared, Watch::new(worker_id, wake.partition_ids(), store.timings()));
         let mut crew = Self {
             store: store.clone(),
             probe: monitor.probe(),
@@ -124,7 +123,7 @@ impl<S: Store> Crew<S> {
             max_inner_iterations: terms.max_inner_iterations,
             channel: terms.channel,
             outage: shared.outage.clone(),
-            open: OpenTransactions::default(),
+            open: OpenTransactions::new(self.store.timings().open_for_long),
             busy_since: None,
             last_find: None,
             metrics: SequencerMetrics::default(),
@@ -199,7 +198,7 @@ impl<S: Store> Crew<S> {
         let Post { name, tuning, limit, counter, bell } = post;
         // Errors of the database, not of handlers: nothing relies on a longer timer.
         let backoff = tuning.backoff();
-        let max = backoff.max.min(LONGEST_SILENCE);
+        let max = backoff.max.min(self.store.timings().beat);
         let backoff = BackoffConfig { initial: backoff.initial.min(max), max, ..backoff };
         let worker = WorkerBuilder::new(name, self.cancel.clone())
             .pacing(*tuning)

@@ -89,6 +89,7 @@ mod store;
 mod telemetry;
 #[cfg(feature = "test-util")]
 pub mod testing;
+mod timings;
 mod tuning;
 mod vacuum;
 mod wake;

@@ -1,4 +1,4 @@
-//! Every limit and interval that is a promise, in one place.
+//! Every size that is a promise, and the limits of what can be configured. Durations: [`Timings`](crate::timings::Timings).
 
 use std::time::Duration;
 
@@ -54,16 +54,3 @@ pub(crate) const MAX_DEAD_LETTER_PAGE_BYTES: i64 = 16 * 1024 * 1024;
 pub(crate) const MAX_SAVEPOINTS: u32 = 50;
 /// The most messages of a segment, and on MySQL of a run without seqs; `tick.sql` and `recover.sql` say the same.
 pub(crate) const SEGMENT: i64 = 256;
-/// How long one execution of a processor goes on before it lets others have its permit.
-pub(crate) const PROCESSOR_SLICE: Duration = Duration::from_secs(1);
-/// What has stood still for so long although it should move is reported.
-pub(crate) const STALLED_AFTER: Duration = Duration::from_secs(5);
-/// How often it is looked at whether anything stands still.
-pub(crate) const LOOK_INTERVAL: Duration = Duration::from_secs(3);
-/// A standstill is reported so soon: it begins right behind a look, and the next one is the first to see it.
-const _: () = {
-    let (look, stalled) = (LOOK_INTERVAL.as_secs(), STALLED_AFTER.as_secs());
-    assert!(look + stalled.div_ceil(look) * look < 10, "a standstill is to be reported within 10 s");
-};
-/// Nothing relies on a timer longer than this.
-pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(5);

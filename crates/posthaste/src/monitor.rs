@@ -18,23 +18,17 @@ use crate::{
     DatabaseHealth, Health, OutboxError, PartitionLag, SequencerHealth, Stall, StallCause, WorkerId,
     clock::Clock,
     error::storable,
-    limits::{LOOK_INTERVAL, STALLED_AFTER},
     outage::Outage,
     processor::Shared,
     store::{Lagging, Store},
     telemetry::{self, Observed},
+    timings::Timings,
 };
 
 /// A look takes at most this part of the time, however many partitions there are.
 const SHARE: u32 = 20;
-/// How often to say again that something still stands still.
-const REMINDER: Duration = Duration::from_secs(60);
 /// How much of a handler's last error is logged, in bytes.
 const LOGGED: usize = 256;
-/// How long the database may take to answer: for whoever asks for the health, and before it counts as out of reach.
-const ANSWER_LIMIT: Duration = Duration::from_secs(3);
-/// How long after the start it looks first.
-const FIRST_LOOK: Duration = Duration::from_secs(1);
 /// How often it looks at most, however many ask.
 const LEAST_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -61,6 +55,8 @@ struct Seen {
 pub(crate) struct Probe {
     asked: Arc<Notify>,
     seen: watch::Receiver<Seen>,
+    /// How long the database may take to answer.
+    limit: Duration,
 }
 
 impl Probe {
@@ -69,19 +65,19 @@ impl Probe {
         let began = Instant::now();
         self.asked.notify_one();
         let is_new = |seen: &Seen| seen.began.is_some_and(|look| look >= began);
-        let seen = tokio::time::timeout(ANSWER_LIMIT, self.seen.wait_for(is_new)).await;
+        let seen = tokio::time::timeout(self.limit, self.seen.wait_for(is_new)).await;
         let mut health = match seen {
             Ok(Ok(seen)) => seen.health.clone(),
             Ok(Err(_)) => Health::unknown("the outbox has stopped".to_owned()),
-            Err(_) => Health::unknown(no_answer()),
+            Err(_) => Health::unknown(no_answer(self.limit)),
         };
         health.sequencer.is_alive &= is_sequencing;
         health
     }
 }
 
-fn no_answer() -> String {
-    format!("no answer within {ANSWER_LIMIT:?}")
+fn no_answer(limit: Duration) -> String {
+    format!("no answer within {limit:?}")
 }
 
 impl<S: Store> Monitor<S> {
@@ -99,7 +95,8 @@ impl<S: Store> Monitor<S> {
     }
 
     pub(crate) fn probe(&self) -> Probe {
-        Probe { asked: Arc::clone(&self.asked), seen: self.seen.subscribe() }
+        let limit = self.store.timings().health_limit;
+        Probe { asked: Arc::clone(&self.asked), seen: self.seen.subscribe(), limit }
     }
 
     /// Looks soon, then again and again until cancelled.
@@ -107,7 +104,7 @@ impl<S: Store> Monitor<S> {
         let watching = async {
             let (mut complained, mut before) = (None, Duration::ZERO);
             // At the start others have more urgent things to do, unless somebody asks.
-            tokio::time::timeout(FIRST_LOOK, self.asked.notified()).await.ok();
+            tokio::time::timeout(self.store.timings().monitor_delay, self.asked.notified()).await.ok();
             loop {
                 let began = Instant::now();
                 if let Err(error) = self.look().await {
@@ -115,7 +112,7 @@ impl<S: Store> Monitor<S> {
                 }
                 // One that took long may have waited for others; two in a row take their time.
                 let took = began.elapsed();
-                let interval = LOOK_INTERVAL.max(took.min(before) * SHARE);
+                let interval = self.store.timings().monitor_interval.max(took.min(before) * SHARE);
                 before = took;
                 tokio::select! {
                     () = tokio::time::sleep_until(began + interval) => {}
@@ -129,7 +126,7 @@ impl<S: Store> Monitor<S> {
     fn complain(&self, error: &OutboxError, complained: &mut Option<Instant>) {
         if error.is_retryable() {
             self.outage.noticed("monitor", error);
-        } else if complained.is_none_or(|at| at.elapsed() >= REMINDER) {
+        } else if complained.is_none_or(|at| at.elapsed() >= self.store.timings().stall_reminder) {
             tracing::warn!(%error, "cannot look whether the partitions make progress");
             *complained = Some(Instant::now());
         }
@@ -164,12 +161,12 @@ impl<S: Store> Monitor<S> {
                 asked => asked,
             }
         };
-        let mut asking = std::pin::pin!(asking);
-        if let Ok(asked) = tokio::time::timeout(ANSWER_LIMIT, &mut asking).await {
+        let (mut asking, limit) = (std::pin::pin!(asking), self.store.timings().health_limit);
+        if let Ok(asked) = tokio::time::timeout(limit, &mut asking).await {
             return asked;
         }
         telemetry::observed(false, &[]);
-        self.seen.send_replace(Seen { began: Some(began), health: Health::unknown(no_answer()) });
+        self.seen.send_replace(Seen { began: Some(began), health: Health::unknown(no_answer(limit)) });
         asking.await
     }
 
@@ -226,6 +223,7 @@ pub(crate) struct Watch {
     here: HashSet<i32>,
     partitions: HashMap<i32, Standing<Discriminant<StallCause>>>,
     sequencer: Standing<()>,
+    timings: Timings,
 }
 
 /// What a look found.
@@ -235,12 +233,14 @@ pub(crate) struct Sight {
     paused: Vec<Arc<str>>,
     /// How long the first message without a seq has been that.
     waiting: Option<Duration>,
+    /// That is too long.
+    is_sequencer_stalled: bool,
     words: Vec<Word>,
 }
 
 impl Sight {
     fn into_health(self, took: Duration) -> Health {
-        let is_alive = self.waiting.is_none_or(|waiting| waiting < STALLED_AFTER);
+        let is_alive = !self.is_sequencer_stalled;
         Health {
             database: DatabaseHealth::Reachable { took },
             sequencer: SequencerHealth { is_alive, waiting: self.waiting },
@@ -306,12 +306,13 @@ impl Word {
 }
 
 impl Watch {
-    pub(crate) fn new(owner: WorkerId, here: impl IntoIterator<Item = i32>) -> Self {
+    pub(crate) fn new(owner: WorkerId, here: impl IntoIterator<Item = i32>, timings: &Timings) -> Self {
         Self {
             owner,
             here: here.into_iter().collect(),
             partitions: HashMap::new(),
             sequencer: Standing::default(),
+            timings: *timings,
         }
     }
 
@@ -321,8 +322,10 @@ impl Watch {
             sight.words.push(Word::SequencerMoves { stood });
         }
         sight.waiting = self.sequencer.stands(now);
-        if let Some(since) = sight.waiting.filter(|since| *since >= STALLED_AFTER)
-            && self.sequencer.is_worth_saying((), now)
+        let stalled = sight.waiting.filter(|since| *since >= self.timings.stalled_after);
+        sight.is_sequencer_stalled = stalled.is_some();
+        if let Some(since) = stalled
+            && self.sequencer.is_worth_saying((), now, self.timings.stall_reminder)
         {
             sight.words.push(Word::SequencerStands { since });
         }
@@ -344,10 +347,13 @@ impl Watch {
         if let Some(stood) = stood.filter(|_| !lag.is_paused) {
             sight.words.push(Word::Moves { queue: Arc::clone(queue), partition, stood });
         }
-        let Some(since) = standing.stands(now).filter(|since| *since >= STALLED_AFTER) else { return };
+        let Some(since) = standing.stands(now).filter(|since| *since >= self.timings.stalled_after) else {
+            return;
+        };
         let is_busy = busy.has(lag.partition_id);
         let cause = cause(lag, self.owner, self.here.contains(&lag.partition_id), is_busy);
-        let is_worth_saying = standing.is_worth_saying(std::mem::discriminant(&cause), now);
+        let is_worth_saying =
+            standing.is_worth_saying(std::mem::discriminant(&cause), now, self.timings.stall_reminder);
         let stall = Stall { queue: Arc::clone(queue), partition, depth: lag.depth, since, cause };
         if is_worth_saying {
             sight.words.push(Word::Stalled(stall.clone()));
@@ -403,8 +409,8 @@ impl<K: PartialEq> Standing<K> {
     }
 
     /// Whether this should be said, and was not for a while: not for each message that takes long, either.
-    fn is_worth_saying(&mut self, kind: K, now: Instant) -> bool {
-        self.said.retain(|(_, at)| now.saturating_duration_since(*at) < REMINDER);
+    fn is_worth_saying(&mut self, kind: K, now: Instant, reminder: Duration) -> bool {
+        self.said.retain(|(_, at)| now.saturating_duration_since(*at) < reminder);
         if self.said.iter().any(|(said, _)| *said == kind) {
             return false;
         }
@@ -473,7 +479,11 @@ mod tests {
 
     impl Stage {
         fn new() -> Self {
-            Self { watch: Watch::new(us(), [HERE]), busy: Busy::default(), began: Instant::now() }
+            Self {
+                watch: Watch::new(us(), [HERE], &Timings::default()),
+                busy: Busy::default(),
+                began: Instant::now(),
+            }
         }
 
         fn sees(&mut self, after: u64, partitions: Vec<PartitionLag>, unsequenced_id: Option<i64>) -> Sight {

@@ -5,13 +5,9 @@ use std::time::Duration;
 use taskward::CancellationToken;
 
 use crate::{
-    outage::UNREACHABLE,
     store::{NewsChannel, Store},
     wake::Wake,
 };
-
-/// How often to look where nobody tells us: the sequencer and the reconciler in turn. 16 looks a second.
-const POLL: Duration = Duration::from_millis(60);
 
 pub(crate) async fn carry<S: Store>(
     store: &S,
@@ -22,7 +18,7 @@ pub(crate) async fn carry<S: Store>(
     let carrying = async {
         match channel {
             NewsChannel::Notified => listen_for_ever(store, wake).await,
-            NewsChannel::Polled => poll_for_ever(wake).await,
+            NewsChannel::Polled => poll_for_ever(store.timings().poll, wake).await,
         }
     };
     cancel.run_until_cancelled(carrying).await;
@@ -33,15 +29,16 @@ async fn listen_for_ever<S: Store>(store: &S, wake: &Wake) {
         if let Err(error) = store.listen(wake).await {
             tracing::warn!(%error, "no news from the database; trying again");
         }
-        tokio::time::sleep(UNREACHABLE).await;
+        tokio::time::sleep(store.timings().unreachable).await;
     }
 }
 
-async fn poll_for_ever(wake: &Wake) {
+/// The sequencer and the reconciler in turn.
+async fn poll_for_ever(interval: Duration, wake: &Wake) {
     loop {
         wake.sequencer_bell().notify_one();
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(interval).await;
         wake.reconciler_bell().notify_one();
-        tokio::time::sleep(POLL).await;
+        tokio::time::sleep(interval).await;
     }
 }

@@ -10,23 +10,24 @@ use std::{
 
 use crate::{OutboxError, telemetry::OutageMetrics};
 
-/// How long to wait for a database that does not answer.
-pub(crate) const UNREACHABLE: Duration = Duration::from_millis(500);
-/// How often to say again that it still does not.
-const REMINDER: Duration = Duration::from_secs(15);
-
 /// Whether the database answers the workers of this process: a warning when it stops to, a reminder now and then, and a
 /// word when it is back.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Outage {
     /// Since when, and when it was last spoken of.
     since: Arc<Mutex<Option<(Instant, Instant)>>>,
     /// How often it was noticed.
     count: Arc<AtomicU64>,
+    /// How often it is logged again.
+    reminder: Duration,
     metrics: OutageMetrics,
 }
 
 impl Outage {
+    pub(crate) fn new(reminder: Duration) -> Self {
+        Self { since: Arc::default(), count: Arc::default(), reminder, metrics: OutageMetrics::default() }
+    }
+
     /// The database did not answer a worker.
     pub(crate) fn noticed(&self, worker: &str, error: &OutboxError) {
         self.count.fetch_add(1, Ordering::Relaxed);
@@ -38,7 +39,7 @@ impl Outage {
                 tracing::warn!(worker, %error, "the database does not answer; trying again and again");
                 *since = Some((now, now));
             }
-            Some((began, spoken)) if now.duration_since(*spoken) >= REMINDER => {
+            Some((began, spoken)) if now.duration_since(*spoken) >= self.reminder => {
                 tracing::warn!(worker, %error, outage = ?now.duration_since(*began), "the database still does not answer");
                 *spoken = now;
             }

@@ -3,6 +3,7 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
+    pin::Pin,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
@@ -19,6 +20,7 @@ use crate::{
     queue::check_name,
     store::{Backend, Enqueued, NewMessage, Queue, Store, Tables, Ticket},
     telemetry::{self, TraceContext},
+    timings::Timings,
     wake::Wake,
 };
 
@@ -158,7 +160,9 @@ impl<DB: Backend> Outbox<DB> {
     /// If the tables are not there or do not fit, or the database does not answer.
     pub async fn connect_with(pool: Pool<DB>, tables: &Tables) -> Result<Self, OutboxError> {
         telemetry::describe();
-        let store = <DB::Store as Store>::open(pool.clone(), tables, PRODUCER_CONNECTIONS, 0).await?;
+        let store =
+            <DB::Store as Store>::open(pool.clone(), tables, PRODUCER_CONNECTIONS, 0, Timings::default())
+                .await?;
         let announcer = Announcer::spawn(store.clone());
         Ok(Self::new(pool, store, HashMap::new(), DEFAULT_MAX_PAYLOAD, Bell::Others(announcer)))
     }
@@ -495,7 +499,9 @@ impl<DB: Backend> Drop for Lent<DB> {
 async fn to_its_end<T: Send + 'static>(
     work: impl Future<Output = Result<T, OutboxError>> + Send + 'static,
 ) -> Result<T, OutboxError> {
-    tokio::spawn(work.in_current_span()).await.map_err(|_| sqlx::Error::WorkerCrashed)?
+    // Boxed, so that tokio's task is compiled once per result and not once per call.
+    let work: Pin<Box<dyn Future<Output = _> + Send>> = Box::pin(work.in_current_span());
+    tokio::spawn(work).await.map_err(|_| sqlx::Error::WorkerCrashed)?
 }
 
 /// A message in its partition, with what tells of the trace that it is of.

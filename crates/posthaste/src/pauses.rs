@@ -11,11 +11,10 @@ use std::{
 
 use tokio::time::Instant;
 
-/// How long it is believed that a queue is paused: so long after it is resumed elsewhere, its delivery goes on here.
-const BELIEF: Duration = Duration::from_secs(1);
-
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct Pauses {
+    /// How long a queue is assumed to be paused: this long after it is resumed elsewhere, its delivery goes on here.
+    belief: Duration,
     known: Arc<Mutex<Known>>,
 }
 
@@ -32,6 +31,10 @@ struct Known {
 pub(crate) struct Moment(u64);
 
 impl Pauses {
+    pub(crate) fn new(belief: Duration) -> Self {
+        Self { belief, known: Arc::default() }
+    }
+
     pub(crate) fn now(&self) -> Moment {
         Moment(self.lock().ends)
     }
@@ -40,7 +43,7 @@ impl Pauses {
     pub(crate) fn began(&self, queue: &Arc<str>, asked: Moment) {
         let mut known = self.lock();
         if Moment(known.ends) == asked {
-            known.until.insert(Arc::clone(queue), Instant::now() + BELIEF);
+            known.until.insert(Arc::clone(queue), Instant::now() + self.belief);
         }
     }
 
@@ -71,9 +74,11 @@ impl Pauses {
 mod tests {
     use super::*;
 
+    const BELIEF: Duration = Duration::from_secs(1);
+
     #[tokio::test(start_paused = true)]
     async fn a_pause_is_believed_for_a_while() {
-        let (pauses, queue): (Pauses, Arc<str>) = (Pauses::default(), "q".into());
+        let (pauses, queue): (Pauses, Arc<str>) = (Pauses::new(BELIEF), "q".into());
         assert_eq!(pauses.left("q"), None);
         pauses.began(&queue, pauses.now());
         tokio::time::advance(BELIEF / 4).await;

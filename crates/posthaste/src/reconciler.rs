@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::{
     OutboxError,
-    outage::{Outage, UNREACHABLE},
+    outage::Outage,
     store::{Store, Suspects},
     wake::Wake,
 };
@@ -80,7 +80,7 @@ impl<S: Store> WorkerAction for Reconciler<S> {
                 self.outage.noticed("reconciler", &error);
                 // Who answers next may be a standby that is a little behind.
                 (self.after_id, self.start_id, self.is_at_start) = (0, 0, true);
-                Ok(Directive::Sleep(UNREACHABLE, 0))
+                Ok(Directive::Sleep(self.store.timings().unreachable, 0))
             }
             result => result,
         }

@@ -10,7 +10,7 @@ use tracing::Instrument;
 
 use crate::{
     OutboxError, WorkerTuning,
-    outage::{Outage, UNREACHABLE},
+    outage::Outage,
     store::{Horizon, NewsChannel, Store, Tick, Ticket},
     telemetry::{self, SequencerMetrics},
     vacuum::Waste,
@@ -24,13 +24,8 @@ const GATHER: Duration = Duration::from_millis(3);
 /// partitions it touches than the wait does.
 const GATHER_MANY: Duration = Duration::from_millis(10);
 const MANY: u64 = 4;
-/// A transaction that is open for so long is looked at rarely.
-const LONG: Duration = Duration::from_millis(LONG_MS);
-const LONG_MS: u64 = 1000;
 /// How long to stay away while another process ticks.
 const BUSY: Duration = Duration::from_millis(5);
-/// From when on that is worth a warning, and how often.
-const BUSY_FOR_LONG: Duration = Duration::from_secs(15);
 
 pub(crate) struct Sequencer<S> {
     pub(crate) store: S,
@@ -48,13 +43,14 @@ pub(crate) struct Sequencer<S> {
     pub(crate) metrics: SequencerMetrics,
 }
 
-impl<S> Sequencer<S> {
+impl<S: Store> Sequencer<S> {
     /// Another process ticks. If that lasts, somebody should know.
     fn wait_for_others(&mut self) {
         let since = *self.busy_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= BUSY_FOR_LONG {
+        let limit = self.store.timings().tick_warning;
+        if since.elapsed() >= limit {
             tracing::warn!(
-                "another process has been ticking for {BUSY_FOR_LONG:?}, and nobody else can: is it frozen?"
+                "another process has been ticking for {limit:?}, and nobody else can: is it frozen?"
             );
             self.busy_since = Some(Instant::now());
         }
@@ -100,7 +96,7 @@ impl<S: Store> WorkerAction for Sequencer<S> {
             let tick = match self.tick(began).await {
                 Err(error) if error.is_retryable() => {
                     self.outage.noticed("sequencer", &error);
-                    return Ok(Directive::Sleep(UNREACHABLE, sequenced));
+                    return Ok(Directive::Sleep(self.store.timings().unreachable, sequenced));
                 }
                 tick => tick?,
             };
@@ -138,12 +134,18 @@ impl<S: Store> WorkerAction for Sequencer<S> {
 }
 
 /// Producers' transactions that had not ended when last looked at, and since when they are known.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OpenTransactions {
     since: BTreeMap<Ticket, Instant>,
+    /// One that is open for this long is polled rarely.
+    long: Duration,
 }
 
 impl OpenTransactions {
+    pub(crate) const fn new(long: Duration) -> Self {
+        Self { since: BTreeMap::new(), long }
+    }
+
     fn extend(&mut self, tickets: Vec<Ticket>, now: Instant) {
         for ticket in tickets {
             // The last enqueue counts: it is then that the transaction gets ready to commit.
@@ -154,7 +156,7 @@ impl OpenTransactions {
     /// Forgets those that have ended; and, where that is not known of all, those that are known for long: news of them
     /// comes another way, if later.
     fn forget(&mut self, horizon: &Horizon, now: Instant) {
-        let is_old = |since: Instant| horizon.is_vague() && now.saturating_duration_since(since) >= LONG;
+        let is_old = |since: Instant| horizon.is_vague() && now.saturating_duration_since(since) >= self.long;
         self.since.retain(|ticket, since| !horizon.has_passed(*ticket) && !is_old(*since));
     }
 
@@ -162,11 +164,10 @@ impl OpenTransactions {
     fn next_look(&self, now: Instant) -> Option<Duration> {
         let youngest = self.since.values().max()?;
         let age = now.saturating_duration_since(*youngest);
-        let at_most = match u64::try_from(age.as_millis()).unwrap_or(u64::MAX) {
-            0..500 => 10,
-            500..LONG_MS => 25,
-            _ => return Some(Duration::from_millis(150)),
-        };
+        if age >= self.long {
+            return Some(Duration::from_millis(150));
+        }
+        let at_most = if age < self.long / 2 { 10 } else { 25 };
         Some(age.clamp(Duration::from_millis(1), Duration::from_millis(at_most)))
     }
 }
@@ -178,7 +179,8 @@ mod tests {
     #[test]
     fn an_open_transaction_is_looked_at_ever_more_rarely() {
         let (start, ms) = (Instant::now(), Duration::from_millis);
-        let mut open = OpenTransactions::default();
+        let long = ms(1000);
+        let mut open = OpenTransactions::new(long);
         assert_eq!(open.next_look(start), None);
         open.extend(vec![Ticket(7)], start);
         for (age, delay) in
@@ -190,10 +192,10 @@ mod tests {
         assert_eq!(open.next_look(start + ms(5002)), Some(ms(2)), "the youngest counts");
         open.forget(&Horizon::Seen(vec![9]), start);
         assert_eq!(open.next_look(start + ms(5002)), Some(ms(150)));
-        open.forget(&Horizon::Seen(vec![]), start + LONG);
+        open.forget(&Horizon::Seen(vec![]), start + long);
         assert_eq!(open.next_look(start), None, "nobody will ever say what became of it");
         open.extend(vec![Ticket(11)], start);
-        open.forget(&Horizon::Snapshot { next: 11, open: vec![] }, start + 9 * LONG);
+        open.forget(&Horizon::Snapshot { next: 11, open: vec![] }, start + 9 * long);
         assert_eq!(open.next_look(start), Some(ms(1)), "it is open, however long");
         open.forget(&Horizon::Everything, start);
         assert_eq!(open.next_look(start), None);

@@ -10,7 +10,7 @@ use std::{
 
 use taskward::{CancellationToken, Directive, WorkerListener};
 
-use crate::{outage::Outage, telemetry::WorkerMetrics};
+use crate::{outage::Outage, telemetry::WorkerMetrics, timings::Timings};
 
 /// What the workers of this process have done since the start. See [`OutboxHandle::stats`](crate::OutboxHandle::stats).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -84,19 +84,17 @@ pub(crate) struct Counters {
     pub(crate) outage: Outage,
 }
 
-impl Default for Counters {
-    fn default() -> Self {
+impl Counters {
+    pub(crate) fn new(timings: &Timings) -> Self {
         Self {
             sequencer: Arc::new(Counter::of("sequencer")),
             processor: Arc::new(Counter::of("processor")),
             vacuum: Arc::new(Counter::of("vacuum")),
             reconciler: Arc::new(Counter::of("reconciler")),
-            outage: Outage::default(),
+            outage: Outage::new(timings.outage_reminder),
         }
     }
-}
 
-impl Counters {
     pub(crate) fn read(&self) -> OutboxStats {
         OutboxStats {
             sequencer: self.sequencer.read(),

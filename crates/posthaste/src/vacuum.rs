@@ -15,20 +15,14 @@ use tracing::Instrument;
 
 use crate::{
     OutboxError, WorkerTuning,
-    limits::{LONGEST_SILENCE, SEGMENT},
-    outage::{Outage, UNREACHABLE},
+    limits::SEGMENT,
+    outage::Outage,
     store::{Remains, Store, Surveyed, Trim, Trimmed},
     telemetry::{self, VacuumMetrics},
 };
 
-/// How long little waste may lie before it is worth a pass.
-const LINGER: Duration = Duration::from_secs(3);
 /// This part of a chunk is enough to begin a pass at once.
 const ENOUGH: u32 = 10;
-/// How long to wait for another process that is at it too.
-const SWEEP_PATIENCE: Duration = Duration::from_secs(10);
-/// How long one execution goes on before it lets others have its permit.
-const SLICE: Duration = Duration::from_secs(1);
 
 /// What the workers of this process have left behind for vacuum.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +30,8 @@ pub(crate) struct Waste {
     heap: Arc<Mutex<Heap>>,
     bell: Arc<Notify>,
     enough: u64,
+    /// How long a little of it may stay.
+    linger: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -46,8 +42,8 @@ struct Heap {
 }
 
 impl Waste {
-    pub(crate) fn new(tuning: &WorkerTuning) -> Self {
-        Self { enough: u64::from(tuning.batch_size / ENOUGH), ..Self::default() }
+    pub(crate) fn new(tuning: &WorkerTuning, linger: Duration) -> Self {
+        Self { enough: u64::from(tuning.batch_size / ENOUGH), linger, ..Self::default() }
     }
 
     pub(crate) fn bell(&self) -> Arc<Notify> {
@@ -85,7 +81,7 @@ impl Waste {
         let heap = self.lock();
         let since = heap.since?;
         let is_enough = heap.rows >= self.enough;
-        Some(if is_enough { Duration::ZERO } else { LINGER.saturating_sub(since.elapsed()) })
+        Some(if is_enough { Duration::ZERO } else { self.linger.saturating_sub(since.elapsed()) })
     }
 
     fn take(&self) -> HashSet<i32> {
@@ -154,7 +150,7 @@ impl<S: Store> Vacuum<S> {
     }
 
     fn next_look(&self) -> Duration {
-        let interval = self.tuning.idle_interval.min(LONGEST_SILENCE);
+        let interval = self.tuning.idle_interval.min(self.store.timings().beat);
         self.last_look.map_or(Duration::ZERO, |last| remaining(interval, last))
     }
 
@@ -171,7 +167,8 @@ impl<S: Store> Vacuum<S> {
         let partitions: Vec<_> =
             if looks_at_all { self.trimmed.keys().copied().collect() } else { moved.into_iter().collect() };
         let (mut removed, span) = (0, telemetry::vacuum());
-        let removing = self.remove(&partitions, &mut removed, began + SLICE, cancel);
+        let slice_ends = began + self.store.timings().vacuum_slice;
+        let removing = self.remove(&partitions, &mut removed, slice_ends, cancel);
         let ended = removing.instrument(span.clone()).await;
         telemetry::vacuumed(&span, removed);
         self.metrics.removed(removed);
@@ -192,19 +189,20 @@ impl<S: Store> Vacuum<S> {
     pub(crate) async fn sweep(mut self) -> Result<u64, OutboxError> {
         let partitions: Vec<_> = self.trimmed.keys().copied().collect();
         let (cancel, began, mut removed) = (CancellationToken::new(), Instant::now(), 0);
+        let patience = self.store.timings().sweep_patience;
         loop {
-            match self.remove(&partitions, &mut removed, began + SWEEP_PATIENCE, &cancel).await? {
+            match self.remove(&partitions, &mut removed, began + patience, &cancel).await? {
                 Ended::Done => {
                     self.metrics.removed(removed);
                     return Ok(removed);
                 }
                 Ended::Early => {}
-                Ended::Busy if began.elapsed() < SWEEP_PATIENCE => {
+                Ended::Busy if began.elapsed() < patience => {
                     tokio::time::sleep(self.tuning.active_interval / 10).await;
                 }
                 Ended::Busy => {
                     return Err(OutboxError::Unsuitable(format!(
-                        "another session has been removing what is settled, or has had some of it locked, for {SWEEP_PATIENCE:?}: try \
+                        "another session has been removing what is settled, or has had some of it locked, for {patience:?}: try \
                          again later"
                     )));
                 }
@@ -296,7 +294,7 @@ impl<S: Store> WorkerAction for Vacuum<S> {
         match self.pass(cancel).await {
             Err(error) if error.is_retryable() => {
                 self.outage.noticed("vacuum", &error);
-                Ok(Directive::Sleep(UNREACHABLE, 0))
+                Ok(Directive::Sleep(self.store.timings().unreachable, 0))
             }
             result => result,
         }

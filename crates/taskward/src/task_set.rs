@@ -1,6 +1,6 @@
 //! Named tasks that are shut down together.
 
-use std::time::Duration;
+use std::{pin::Pin, time::Duration};
 
 use tokio::{
     task::{JoinError, JoinHandle},
@@ -58,6 +58,8 @@ impl TaskSet {
     ///
     /// When called outside a tokio runtime.
     pub fn spawn(&mut self, name: impl Into<String>, task: impl Future<Output = ()> + Send + 'static) {
+        // Boxed, so that tokio's task is compiled once and not for each type of future.
+        let task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(task);
         self.tasks.push((name.into(), tokio::spawn(task)));
     }
 

@@ -166,7 +166,7 @@ impl<A: WorkerAction> Worker<A> {
     ///
     /// With the action's own panic under [`PanicPolicy::Propagate`].
     pub async fn run(mut self) {
-        self.listeners.tell(|listener, worker| listener.on_start(worker));
+        self.listeners.tell(&|listener, worker| listener.on_start(worker));
         let mut next = Wait::ForNotifier;
         let panic = loop {
             if !self.wait(next).await {
@@ -178,7 +178,7 @@ impl<A: WorkerAction> Worker<A> {
                 Some((Err(Failure::Panic(panic)), took)) if self.on_panic == PanicPolicy::Propagate => {
                     let (error, failures) = (panic_text(&*panic), self.bulkhead.failures().saturating_add(1));
                     // No back-off: there is no next time.
-                    self.listeners.tell(|listener, worker| {
+                    self.listeners.tell(&|listener, worker| {
                         listener.on_error(worker, &error, took, failures, Duration::ZERO);
                     });
                     break Some(panic);
@@ -187,7 +187,7 @@ impl<A: WorkerAction> Worker<A> {
                 Some((Err(Failure::Error(error)), took)) => self.failed(&error, took),
             };
         };
-        self.listeners.tell(|listener, worker| listener.on_stop(worker));
+        self.listeners.tell(&|listener, worker| listener.on_stop(worker));
         if let Some(panic) = panic {
             resume_unwind(panic);
         }
@@ -204,7 +204,7 @@ impl<A: WorkerAction> Worker<A> {
             }
             Wait::Pace(pace) => cancel.run_until_cancelled(tokio::time::sleep(pace)).await.is_some(),
             Wait::Sleep(duration) => {
-                self.listeners.tell(|listener, worker| listener.on_sleep(worker, duration));
+                self.listeners.tell(&|listener, worker| listener.on_sleep(worker, duration));
                 let slept_or_woken = tokio::time::timeout(duration, wakeups.any());
                 cancel.run_until_cancelled(slept_or_woken).await.is_some()
             }
@@ -223,7 +223,7 @@ impl<A: WorkerAction> Worker<A> {
     }
 
     async fn wait_for_notifier(&mut self) -> bool {
-        self.listeners.tell(|listener, worker| listener.on_idle(worker));
+        self.listeners.tell(&|listener, worker| listener.on_idle(worker));
         self.cancel.run_until_cancelled(self.wakeups.any()).await.is_some()
     }
 
@@ -242,7 +242,7 @@ impl<A: WorkerAction> Worker<A> {
             }
         };
         self.wakeups.rearm();
-        self.listeners.tell(|listener, worker| listener.on_execute_start(worker));
+        self.listeners.tell(&|listener, worker| listener.on_execute_start(worker));
         let started = Instant::now();
         let execution = async { self.action.execute(&self.cancel).await.map_err(|error| error.to_string()) };
         let result = match catch_panic(execution).await {
@@ -256,7 +256,7 @@ impl<A: WorkerAction> Worker<A> {
 
     fn completed(&mut self, directive: &Directive<A::Payload>, took: Duration) -> Wait {
         self.bulkhead.record_success();
-        self.listeners.tell(|listener, worker| listener.on_complete(worker, directive, took));
+        self.listeners.tell(&|listener, worker| listener.on_complete(worker, directive, took));
         match directive {
             Directive::Proceed(_) => Wait::Pace(self.pace.step()),
             Directive::Sleep(duration, _) => Wait::Sleep(*duration),
@@ -271,7 +271,7 @@ impl<A: WorkerAction> Worker<A> {
         self.pace.reset();
         let backoff = self.bulkhead.record_failure();
         let failures = self.bulkhead.failures();
-        self.listeners.tell(|listener, worker| listener.on_error(worker, error, took, failures, backoff));
+        self.listeners.tell(&|listener, worker| listener.on_error(worker, error, took, failures, backoff));
         Wait::Backoff(backoff)
     }
 }
@@ -282,7 +282,8 @@ struct Listeners<P> {
 }
 
 impl<P> Listeners<P> {
-    fn tell(&self, event: impl Fn(&dyn WorkerListener<P>, &str)) {
+    /// Not generic: it would be compiled once per event and kind of worker.
+    fn tell(&self, event: &dyn Fn(&dyn WorkerListener<P>, &str)) {
         for listener in &self.all {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| event(&**listener, &self.worker))) {
                 tracing::error!(

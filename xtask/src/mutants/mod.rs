@@ -23,11 +23,12 @@ use self::{
     workspace_copy::WorkspaceCopy,
 };
 use crate::{
+    build,
     database::Database,
     failure::{Failure, Result},
     output::say,
     servers::Fleet,
-    test::has_nextest,
+    test::{gate_tests, require_nextest},
 };
 
 #[derive(Args)]
@@ -55,6 +56,8 @@ struct Line {
     killed: bool,
     /// The test that failed first.
     by: Option<String>,
+    /// Whether the gate runs that test, or only `cargo xtask test --long`.
+    tier: Option<Tier>,
     /// Why it does not count as killed.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<String>,
@@ -62,8 +65,25 @@ struct Line {
     seconds: u64,
 }
 
+/// Which run of the suite notices a mutant.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Tier {
+    Gate,
+    Long,
+}
+
+impl Tier {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Gate => "gate",
+            Self::Long => "--long",
+        }
+    }
+}
+
 impl Line {
-    fn new(mutant: &Mutant, outcome: Outcome, seconds: u64) -> Self {
+    fn new(mutant: &Mutant, outcome: Outcome, seconds: u64, gate: &BTreeSet<String>) -> Self {
         let (by, why) = match outcome {
             Outcome::Killed { by } => (Some(by), None),
             Outcome::Survived => (None, Some("it survived: all its tests pass".to_owned())),
@@ -73,13 +93,23 @@ impl Line {
             Outcome::DoesNotCompile => (None, Some("it does not compile".to_owned())),
         };
         let guarantees = mutant.guarantees.iter().map(|number| format!("G{number}")).collect();
-        Self { name: mutant.name, guarantees, file: mutant.file, killed: by.is_some(), by, why, seconds }
+        let tier = by.as_ref().map(|test| if gate.contains(test) { Tier::Gate } else { Tier::Long });
+        Self {
+            name: mutant.name,
+            guarantees,
+            file: mutant.file,
+            killed: by.is_some(),
+            by,
+            tier,
+            why,
+            seconds,
+        }
     }
 
     fn verdict(&self) -> String {
-        match (&self.by, &self.why) {
-            (Some(by), _) => format!("killed by {by}"),
-            (None, why) => format!("NOT KILLED: {}", why.as_deref().unwrap_or_default()),
+        match (&self.by, self.tier, &self.why) {
+            (Some(by), tier, _) => format!("killed by {by} ({})", tier.map_or("", Tier::name)),
+            (None, _, why) => format!("NOT KILLED: {}", why.as_deref().unwrap_or_default()),
         }
     }
 }
@@ -90,15 +120,13 @@ pub fn run(options: &MutantsOptions) -> Result<()> {
         list(&mutants);
         return Ok(());
     }
-    if !has_nextest() {
-        return Err(Failure::CannotRun("cargo-nextest is missing: `cargo install cargo-nextest`".to_owned()));
-    }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("."));
+    require_nextest()?;
+    let root = build::root();
     let copy = WorkspaceCopy::refresh(root, &home(root)?)?;
     let fleet = gather(&mutants)?;
     let trial = Trial::new(&copy, fleet.environment()?);
 
-    let lines = try_all(&copy, &trial, &mutants)?;
+    let lines = try_all(&copy, &trial, &mutants, &gate_tests()?)?;
     let ok = lines.iter().all(|line| line.killed);
     if options.json {
         say!("{}", serde_json::json!({ "ok": ok, "mutants": lines }));
@@ -162,7 +190,12 @@ fn gather(mutants: &[&Mutant]) -> Result<Fleet> {
     Ok(fleet)
 }
 
-fn try_all(copy: &WorkspaceCopy, trial: &Trial<'_>, mutants: &[&Mutant]) -> Result<Vec<Line>> {
+fn try_all(
+    copy: &WorkspaceCopy,
+    trial: &Trial<'_>,
+    mutants: &[&Mutant],
+    gate: &BTreeSet<String>,
+) -> Result<Vec<Line>> {
     let tests: BTreeSet<_> = mutants.iter().flat_map(|mutant| mutant.tests).copied().collect();
     eprint!("xtask: {} tests on what was not changed (the first build takes minutes) … ", tests.len());
     let began = Instant::now();
@@ -177,7 +210,7 @@ fn try_all(copy: &WorkspaceCopy, trial: &Trial<'_>, mutants: &[&Mutant]) -> Resu
             let _mutated = copy.mutate(mutant)?;
             trial.outcome(mutant.tests)?
         };
-        let line = Line::new(mutant, outcome, began.elapsed().as_secs());
+        let line = Line::new(mutant, outcome, began.elapsed().as_secs(), gate);
         eprintln!("{} in {} s", line.verdict(), line.seconds);
         if !line.killed {
             eprintln!("xtask: what was said is in {}", trial.keep_words_of(mutant.name)?.display());

@@ -163,9 +163,7 @@ impl Fleet {
     fn put_pooler_before_postgres(&mut self) -> Result<()> {
         let postgres = self.addresses.iter().find(|address| address.database == Database::Postgres);
         if let Some(postgres) = postgres.filter(|_| self.pooler_url.is_none()) {
-            let engine = Pgbouncer::locate(&postgres.url)?;
-            let place = self.home.place_named("pgbouncer")?;
-            let pooler = Server::start(&engine, &place, Port::Any, Lifetime::Mine, &mut |_| Ok(()))?;
+            let pooler = start_pooler(&postgres.url, &self.home)?;
             self.pooler_url = Some(pooler.record.url.clone());
             self.servers.push(pooler);
         }
@@ -191,11 +189,18 @@ impl Fleet {
     }
 }
 
+fn start_pooler(postgres_url: &str, home: &Home) -> Result<Server> {
+    let engine = Pgbouncer::locate(postgres_url)?;
+    let place = home.place_named("pgbouncer")?;
+    Server::start(&engine, &place, Port::Any, Lifetime::Mine, &mut |_| Ok(()))
+}
+
 /// A server of its own for measuring, which is nobody else's and lives as long as this.
 pub struct Measured {
-    // Before its folder: they are dropped in this order.
+    // In this order they are dropped: the folder last.
+    pooler: Option<Server>,
     server: Server,
-    _home: Home,
+    home: Home,
 }
 
 impl Measured {
@@ -209,7 +214,13 @@ impl Measured {
             .into_iter()
             .next()
             .ok_or_else(|| Failure::CannotRun(format!("{database} was not started")))?;
-        Ok(Self { server: server?, _home: home })
+        Ok(Self { pooler: None, server: server?, home })
+    }
+
+    /// Puts a transaction pooler before a PostgreSQL, and returns its URL.
+    pub fn put_pooler_before_it(&mut self) -> Result<String> {
+        let pooler = start_pooler(&self.server.record.url, &self.home)?;
+        Ok(self.pooler.insert(pooler).record.url.clone())
     }
 
     pub fn record(&self) -> &Record {

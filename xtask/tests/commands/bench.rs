@@ -90,6 +90,7 @@ mod postgres {
         {
             quick("postgres", workload);
         }
+        assert_wakes_measured("postgres");
     }
 }
 
@@ -102,6 +103,7 @@ mod mariadb {
         assert_compared_with_bare(&summary);
         assert_server_counted(&summary);
         quick("mariadb", "transactional");
+        assert_wakes_measured("mariadb");
     }
 }
 
@@ -112,7 +114,26 @@ mod sqlite {
     fn a_quick_look_compares_with_the_bare_table() {
         assert_compared_with_bare(&quick("sqlite", "batch"));
         quick("sqlite", "transactional");
+        assert_wakes_measured("sqlite");
     }
+}
+
+/// Each kind is measured and has its bar. Whether a bar is held on a busy machine says nothing, so it is not asked.
+fn assert_wakes_measured(database: &str) {
+    let summary = quick(database, "wake");
+    let mut kinds = vec!["posthaste-same-process", "posthaste-open-transaction", "posthaste-other-process"];
+    if database == "postgres" {
+        kinds.push("posthaste-pooler");
+    }
+    for kind in &kinds {
+        for name in ["p50_ms", "p99_ms"] {
+            let value = &summary["systems"][*kind][name];
+            assert!(value.is_f64(), "{name} of {kind}: {value}");
+        }
+    }
+    let bars = summary["bars"].as_array().expect("a list");
+    let judged: Vec<_> = bars.iter().filter(|bar| bar["held"].is_boolean()).collect();
+    assert_eq!(judged.len(), kinds.len(), "{summary}");
 }
 
 #[test]

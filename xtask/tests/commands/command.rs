@@ -5,6 +5,7 @@ use std::{
     process::{Command, Output},
 };
 
+use nix::unistd::Pid;
 use tempfile::TempDir;
 
 pub struct World {
@@ -95,6 +96,12 @@ impl Drop for World {
 fn parent(pid: u32) -> Option<u32> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// Whether a process has ended. One that is about to end has no command line any more, but still runs.
+pub fn has_ended(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_none_or(|(_, fields)| fields.starts_with('Z'))
 }
 
 fn write_script(path: &Path, body: &str) {

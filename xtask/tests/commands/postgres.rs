@@ -12,7 +12,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::command::{World, refusal};
+use crate::command::{World, has_ended, refusal};
 
 fn stdout(command: &mut Command) -> String {
     let output = command.output().expect("xtask runs");
@@ -81,7 +81,7 @@ fn a_server_that_ended_by_itself_is_reported_and_replaced() {
     stdout(&mut world.xtask(&["servers", "up", "--db", "postgres"]));
     let pid = Pid::from_raw(world.servers()[0].try_into().unwrap());
     kill(pid, Signal::SIGQUIT).unwrap();
-    while !world.servers().is_empty() {
+    while !has_ended(pid) {
         std::thread::yield_now();
     }
     let (code, line) = refusal(&mut world.xtask(&["servers", "status"]));

@@ -35,11 +35,14 @@ impl Meter {
         Ok(position.try_into()?)
     }
 
-    /// A session's counts are complete when it has ended, so this waits until all have.
+    /// A session's counts are complete when it has ended, so this waits until all have. A pooler keeps its idle sessions, so
+    /// these are ended.
     pub async fn statements(&mut self) -> Result<Statements> {
         let asked = Instant::now();
         while self.sessions().await? > 0 {
             anyhow::ensure!(asked.elapsed() < PATIENCE, "sessions are left in {}", self.database);
+            let end = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1 AND state = 'idle'";
+            sqlx::query(end).bind(&self.database).execute(&mut self.conn).await?;
             tokio::time::sleep(LOOK_AGAIN).await;
         }
         let (statements, commits): (i64, i64) = sqlx::query_as(

@@ -105,7 +105,7 @@ fn a_standard_error_that_cannot_be_written_changes_nothing() {
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_done_is_said_to_be_done_although_it_cannot_be_printed() {
-    let ground = Ground::fresh(Server::Sqlite).await;
+    let ground = Ground::empty(Server::Sqlite).await;
     ground.register("orders", posthaste::Partitions::of(1)).await;
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let fails = |arguments: &[&str]| {
@@ -148,7 +148,7 @@ fn somebody_there_who_does_not_answer() {
     }
 }
 
-on_every_database!(a_database_that_is_not_there, tables_of_a_later_version, a_url_is_no_queue);
+on_every_database!(empty: a_database_that_is_not_there, tables_of_a_later_version, a_url_is_no_queue);
 
 async fn a_url_is_no_queue(ground: &Ground) {
     ground.posthaste(&["migrate"]).succeeds();
@@ -162,7 +162,7 @@ async fn a_url_is_no_queue(ground: &Ground) {
 }
 
 async fn a_database_that_is_not_there(ground: &Ground) {
-    let url = ground.url.replace("posthaste_cli_", "nothing_").replace("test.db", "nothing.db");
+    let url = ground.url.replace("/posthaste_", "/nothing_").replace("test.db", "nothing.db");
     let sentence = ground.posthaste(&["status"]).env("DATABASE_URL", &url).fails(3);
     let expected = if ground.server == Server::Sqlite {
         "there is no database file"
@@ -214,7 +214,7 @@ fn new_name() -> String {
 }
 
 async fn a_wrong_password_on(server: Server) {
-    let ground = Ground::fresh(server).await;
+    let ground = Ground::empty(server).await;
     let user = new_name();
     ground.sql(&format!("CREATE USER {user} IDENTIFIED BY 'right'")).await;
     is_kept_out(&ground, &user);
@@ -235,7 +235,7 @@ async fn a_wrong_password_on_mariadb() {
 /// A server may be set up to ask nobody for a password; a role that cannot log in is kept out all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_that_may_not_log_in_on_postgres() {
-    let ground = Ground::fresh(Server::Postgres).await;
+    let ground = Ground::empty(Server::Postgres).await;
     let role = new_name();
     ground.sql(&format!("CREATE ROLE {role} NOLOGIN")).await;
     is_kept_out(&ground, &role);

@@ -11,7 +11,7 @@ use crate::{
     snapshots::assert_shape,
 };
 
-on_every_database!(it_measures_checks_and_clears_away, it_clears_away_when_it_is_interrupted);
+on_every_database!(empty: it_measures_checks_and_clears_away, it_clears_away_when_it_is_interrupted);
 
 async fn it_measures_checks_and_clears_away(ground: &Ground) {
     let before = ground.tables().await;
@@ -63,8 +63,8 @@ fn what_would_take_all_memory_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn when_it_is_interrupted_again_it_says_what_remains() {
-    let ground = Ground::fresh(Server::Postgres).await;
+async fn when_it_is_interrupted_again_it_says_what_remains_on_postgres() {
+    let ground = Ground::empty(Server::Postgres).await;
     let child = ground.posthaste(&["bench", "--seconds", "60"]).start();
     let mut tables = Vec::new();
     while tables.len() < 8 {
@@ -80,7 +80,7 @@ async fn when_it_is_interrupted_again_it_says_what_remains() {
                  AND wait_event_type = 'Lock' AND query LIKE 'DROP TABLE%'";
     let began = std::time::Instant::now();
     while sqlx::query_scalar::<_, i64>(waits).fetch_one(pool).await.unwrap() == 0 {
-        assert!(began.elapsed().as_secs() < 20, "it never came to remove its tables");
+        assert!(began.elapsed().as_secs() < 60, "it never came to remove its tables");
     }
     interrupt();
     let ended = child.wait_with_output().unwrap();

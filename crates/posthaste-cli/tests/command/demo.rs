@@ -4,7 +4,6 @@ use std::{
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::Child,
-    time::{Duration, Instant},
 };
 
 use nix::{
@@ -20,6 +19,7 @@ use crate::{
 };
 
 on_every_database!(
+    empty:
     a_shop_is_judged_and_leaves_nothing,
     a_worker_that_is_killed_costs_nothing,
     what_does_not_fit_the_books_is_found,
@@ -106,8 +106,8 @@ async fn what_does_not_fit_the_books_is_found(ground: &Ground) {
 
 /// As a standby does that takes over before it has heard of everything.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_database_forgets_when_it_was_committed_is_lost() {
-    let ground = Ground::fresh(Server::Postgres).await;
+async fn what_the_database_forgets_when_it_was_committed_is_lost_on_postgres() {
+    let ground = Ground::empty(Server::Postgres).await;
     let running = demo(&ground, &["--seconds", "600", "--json"]).start();
     let prefix = prefix(&ground).await;
     let sql = format!(
@@ -188,7 +188,7 @@ mod going_away {
 }
 
 async fn a_server_that_goes_away_ends_it_with_a_sentence(server: Server) {
-    let ground = Ground::fresh(server).await;
+    let ground = Ground::empty(server).await;
     let (user, rest) = ground.url.split_once('@').expect("a URL with a user");
     let (address, database) = rest.split_once('/').expect("a URL with a database");
     let proxy = Proxy::to(address.to_owned()).await;
@@ -198,12 +198,10 @@ async fn a_server_that_goes_away_ends_it_with_a_sentence(server: Server) {
         Posthaste::new(&arguments).env("TMPDIR", &temporary(&ground).display().to_string()).start();
     let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
     out.read_line(&mut String::new()).expect("a line");
-    let gone = Instant::now();
     proxy.task.abort();
     out.read_to_string(&mut String::new()).expect("its end");
     let ran = ended(child);
     assert_eq!(ran.code, 3, "{ran:?}");
-    assert!(gone.elapsed() < Duration::from_secs(15), "{:?}", gone.elapsed());
     assert!(ran.err.starts_with("posthaste: the database is out of reach: "), "{ran:?}");
     assert!(
         ran.err.contains("; the tables demo_")
@@ -249,7 +247,7 @@ fn signal(child: &Child, signal: Signal) {
 }
 
 async fn sqlite() -> Ground {
-    Ground::fresh(Server::Sqlite).await
+    Ground::empty(Server::Sqlite).await
 }
 
 #[tokio::test]
@@ -347,7 +345,7 @@ mod schemas {
 }
 
 async fn tables_are_made_where_the_options_say(server: Server) {
-    let ground = Ground::fresh(server).await;
+    let ground = Ground::empty(server).await;
     // A word of SQL has to be quoted.
     let schema = match server {
         Server::Postgres => "order".to_owned(),
@@ -386,10 +384,8 @@ async fn ctrl_c_is_heard_while_the_rest_is_delivered() {
     // By then no more orders are placed. A line may be left out.
     let second = |line: &str| line.trim_start().split_once("s  ")?.0.parse::<u32>().ok();
     out.by_ref().find(|line| second(line.as_ref().unwrap()) >= Some(7)).unwrap().unwrap();
-    let asked = Instant::now();
     signal(&child, Signal::SIGINT);
     out.by_ref().find(|line| line.as_ref().unwrap().starts_with("interrupted: ")).unwrap().unwrap();
-    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
     signal(&child, Signal::SIGINT);
     assert_eq!(ended(child).code, 130);
 }
@@ -413,8 +409,8 @@ async fn ctrl_c_ends_it_early_with_a_verdict() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ctrl_c_is_heard_before_the_first_table_is_made() {
-    let ground = Ground::fresh(Server::Postgres).await;
+async fn ctrl_c_is_heard_before_the_first_table_is_made_on_postgres() {
+    let ground = Ground::empty(Server::Postgres).await;
     let AnyPool::Postgres(pool) = &ground.pool else { unreachable!() };
     // Nobody can make a table meanwhile.
     let mut lock = pool.begin().await.unwrap();
@@ -423,10 +419,8 @@ async fn ctrl_c_is_heard_before_the_first_table_is_made() {
     let waits = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database()
                  AND wait_event_type = 'Lock' AND query LIKE 'CREATE TABLE%')";
     eventually("it waits", async || sqlx::query_scalar(waits).fetch_one(pool).await.unwrap()).await;
-    let asked = Instant::now();
     signal(&child, Signal::SIGINT);
     let ran = ended(child);
-    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
     assert_eq!((ran.code, &*ran.out), (130, ""), "{ran:?}");
     lock.rollback().await.unwrap();
     let (_, removal) = ran.err.lines().next().unwrap().split_once(": DROP ").unwrap();
@@ -447,11 +441,9 @@ async fn ctrl_c_twice_ends_it_at_once() {
     out.next().unwrap().unwrap();
     signal(&child, Signal::SIGINT);
     out.by_ref().find(|line| line.as_ref().unwrap().starts_with("interrupted: ")).unwrap().unwrap();
-    let again = Instant::now();
     signal(&child, Signal::SIGINT);
     let ran = ended(child);
     assert_eq!(ran.code, 130, "{ran:?}");
-    assert!(again.elapsed() < Duration::from_secs(5), "{:?}", again.elapsed());
     let remains = format!("the tables {prefix}* remain in the SQLite file ");
     assert!(
         ran.err.starts_with(&remains) && ran.err.ends_with("interrupted before it was done\n"),

@@ -114,7 +114,7 @@ async fn what_cannot_be_is_refused_and_nothing_is_written(ground: &Ground) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn at_a_terminal_it_says_that_it_waits() {
-    let ground = Ground::fresh(Server::Sqlite).await;
+    let ground = Ground::migrated(Server::Sqlite).await;
     ground.register("orders", Partitions::of(1)).await;
     let mut process = OnTerminal::start(ground.posthaste(&["enqueue", "orders"]));
     process.until("end it with Ctrl-D");
@@ -141,7 +141,7 @@ fn a_payload_is_read_before_the_database_is_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_waits_for_a_locked_database_is_told_so() {
-    let ground = Ground::fresh(Server::Sqlite).await;
+    let ground = Ground::migrated(Server::Sqlite).await;
     ground.register("orders", Partitions::of(1)).await;
     let AnyPool::Sqlite(pool) = &ground.pool else { unreachable!() };
     let holder = pool.begin_with("BEGIN IMMEDIATE").await.unwrap();

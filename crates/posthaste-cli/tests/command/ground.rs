@@ -1,44 +1,23 @@
-//! A fresh database for each test, on a server that the environment names; removed when the test succeeds, kept when it fails.
+//! A database of its own for each test, and the command on it; `posthaste_test_support` makes and removes the database.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use posthaste::{Backend, EnqueueMessage, LeasedHandler, Outbox, OutboxBuilder, OutboxHandle, Partitions};
+use posthaste::{
+    Backend, EnqueueMessage, LeasedHandler, Outbox, OutboxBuilder, OutboxHandle, Partitions, Tables, migrate,
+    migration_sql,
+};
+pub use posthaste_test_support::Server;
+use posthaste_test_support::{Template, TestDatabase};
 use sqlx::{
-    AssertSqlSafe, ConnectOptions, Connection, MySql, MySqlConnection, MySqlPool, PgConnection, PgPool, Pool,
-    Postgres, Sqlite, SqlitePool, sqlite::SqliteConnectOptions,
+    AssertSqlSafe, MySql, MySqlPool, PgPool, Pool, Postgres, Sqlite, SqlitePool, sqlite::SqliteConnectOptions,
 };
 
 use crate::posthaste::Posthaste;
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Server {
-    Sqlite,
-    Postgres,
-    Mariadb,
-    Mysql,
-}
-
-impl Server {
-    /// The URL of a database of the server's that all tests have.
-    pub fn url(self) -> String {
-        let variable = match self {
-            Self::Sqlite => return "sqlite:".to_owned(),
-            Self::Postgres => "POSTHASTE_TEST_POSTGRES_URL",
-            Self::Mariadb => "POSTHASTE_TEST_MARIADB_URL",
-            Self::Mysql => "POSTHASTE_TEST_MYSQL_URL",
-        };
-        std::env::var(variable).unwrap_or_else(|_| {
-            panic!("{variable} is not set: run `cargo xtask test`, or set it to a server's URL")
-        })
-    }
-}
 
 /// A database that only this test uses.
 pub struct Ground {
     pub server: Server,
     pub url: String,
     pub pool: AnyPool,
-    name: String,
+    database: TestDatabase,
     /// For the files of a test.
     pub folder: tempfile::TempDir,
 }
@@ -47,6 +26,16 @@ pub enum AnyPool {
     Postgres(PgPool),
     MySql(MySqlPool),
     Sqlite(SqlitePool),
+}
+
+impl AnyPool {
+    fn on(server: Server, url: &str) -> Self {
+        match server {
+            Server::Sqlite => Self::Sqlite(SqlitePool::connect_lazy_with(sqlite_options(url))),
+            Server::Postgres => Self::Postgres(PgPool::connect_lazy(url).expect("a URL")),
+            Server::Mariadb | Server::Mysql => Self::MySql(MySqlPool::connect_lazy(url).expect("a URL")),
+        }
+    }
 }
 
 /// Does the same on whichever database it is.
@@ -61,85 +50,79 @@ macro_rules! on {
     };
 }
 
-/// Stamps tests for every database, each in a module of its name.
+/// Stamps tests for every database, each in a module of its name: `empty:` for those that start without tables.
 #[macro_export]
 macro_rules! on_every_database {
-    ($($test:ident),+ $(,)?) => {
-        $crate::on_every_database!(@ sqlite Sqlite $($test),+);
-        $crate::on_every_database!(@ postgres Postgres $($test),+);
-        $crate::on_every_database!(@ mariadb Mariadb $($test),+);
-        $crate::on_every_database!(@ mysql Mysql $($test),+);
+    (empty: $($test:ident),+ $(,)?) => { $crate::on_every_database!(@all empty $($test),+); };
+    (@all $start:ident $($test:ident),+) => {
+        $crate::on_every_database!(@on sqlite Sqlite $start $($test),+);
+        $crate::on_every_database!(@on postgres Postgres $start $($test),+);
+        $crate::on_every_database!(@on mariadb Mariadb $start $($test),+);
+        $crate::on_every_database!(@on mysql Mysql $start $($test),+);
     };
-    (@ $module:ident $server:ident $($test:ident),+) => {
+    (@on $module:ident $server:ident $start:ident $($test:ident),+) => {
         mod $module {
             use $crate::ground::{Ground, Server};
             $(
                 #[tokio::test(flavor = "multi_thread")]
                 async fn $test() {
-                    let ground = Ground::fresh(Server::$server).await;
+                    let ground = Ground::$start(Server::$server).await;
                     super::$test(&ground).await;
                     ground.remove().await;
                 }
             )+
         }
     };
+    ($($test:ident),+ $(,)?) => { $crate::on_every_database!(@all migrated $($test),+); };
 }
 
-/// The URL of another database on the same server.
-fn with_database(url: &str, name: &str) -> String {
-    let (base, parameters) = url.split_once('?').unwrap_or((url, ""));
-    let server = base.rsplit_once('/').map_or(base, |(server, _)| server);
-    if parameters.is_empty() { format!("{server}/{name}") } else { format!("{server}/{name}?{parameters}") }
+fn sqlite_options(url: &str) -> SqliteConnectOptions {
+    url.parse::<SqliteConnectOptions>().expect("a URL").create_if_missing(true)
+}
+
+async fn migrate_and_close<DB: Backend>(pool: Pool<DB>) {
+    migrate(&pool).await.expect("the tables are created");
+    pool.close().await;
 }
 
 impl Ground {
-    pub async fn fresh(server: Server) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let now = std::time::SystemTime::UNIX_EPOCH.elapsed().map_or(0, |now| now.as_nanos());
-        let (process, count) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let name = format!("posthaste_cli_{now}_{process}_{count}");
-        let folder = tempfile::tempdir().expect("a folder");
-        let (url, pool) = match server {
-            Server::Sqlite => {
-                let file = folder.path().join("test.db");
-                let options = SqliteConnectOptions::new().filename(&file).create_if_missing(true);
-                options.connect().await.expect("a file").close().await.expect("a file");
-                let pool = SqlitePool::connect_lazy_with(options);
-                (format!("sqlite://{}", file.display()), AnyPool::Sqlite(pool))
-            }
-            Server::Postgres => {
-                let mut conn = PgConnection::connect(&server.url()).await.expect("a server");
-                let sql = format!("CREATE DATABASE {name}");
-                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await.expect("a database");
-                let url = with_database(&server.url(), &name);
-                (url.clone(), AnyPool::Postgres(PgPool::connect_lazy(&url).expect("a URL")))
-            }
-            Server::Mariadb | Server::Mysql => {
-                let mut conn = MySqlConnection::connect(&server.url()).await.expect("a server");
-                let sql = format!("CREATE DATABASE {name}");
-                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut conn).await.expect("a database");
-                let url = with_database(&server.url(), &name);
-                (url.clone(), AnyPool::MySql(MySqlPool::connect_lazy(&url).expect("a URL")))
-            }
+    /// A database with the tables of an outbox.
+    pub async fn migrated(server: Server) -> Self {
+        let tables = Tables::default();
+        let sql = match server {
+            Server::Sqlite => migration_sql::<Sqlite>(&tables),
+            Server::Postgres => migration_sql::<Postgres>(&tables),
+            Server::Mariadb | Server::Mysql => migration_sql::<MySql>(&tables),
         };
-        Self { server, url, pool, name, folder }
+        let prepare = async |url: &str| match AnyPool::on(server, url) {
+            AnyPool::Postgres(pool) => migrate_and_close(pool).await,
+            AnyPool::MySql(pool) => migrate_and_close(pool).await,
+            AnyPool::Sqlite(pool) => migrate_and_close(pool).await,
+        };
+        Self::on(TestDatabase::copy_of(server, &Template::new("command", &sql), prepare).await)
     }
 
-    /// To be called at the end: a test that fails does not get there, and its database can be looked at.
+    /// A database without tables.
+    pub async fn empty(server: Server) -> Self {
+        let database = TestDatabase::empty(server).await;
+        let ground = Self::on(database);
+        // The command refuses a file that does not exist.
+        if let AnyPool::Sqlite(pool) = &ground.pool {
+            pool.acquire().await.expect("a file");
+        }
+        ground
+    }
+
+    fn on(database: TestDatabase) -> Self {
+        let (server, url) = (database.server, database.url.clone());
+        let folder = tempfile::tempdir().expect("a folder");
+        Self { server, pool: AnyPool::on(server, &url), url, database, folder }
+    }
+
+    /// To be called at the end: a test that fails does not get there, and its database can be inspected.
     pub async fn remove(self) {
         on!(&self.pool, pool => pool.close().await);
-        let sql = |force: &str| AssertSqlSafe(format!("DROP DATABASE {}{force}", self.name));
-        match self.server {
-            Server::Sqlite => {}
-            Server::Postgres => {
-                let mut conn = PgConnection::connect(&self.server.url()).await.expect("a server");
-                sqlx::raw_sql(sql(" WITH (FORCE)")).execute(&mut conn).await.expect("it is removed");
-            }
-            Server::Mariadb | Server::Mysql => {
-                let mut conn = MySqlConnection::connect(&self.server.url()).await.expect("a server");
-                sqlx::raw_sql(sql("")).execute(&mut conn).await.expect("it is removed");
-            }
-        }
+        self.database.remove().await;
         self.folder.close().expect("the folder goes");
     }
 
@@ -191,11 +174,11 @@ impl Ground {
         });
     }
 
-    /// Waits until `check` is true; a failure after twenty seconds says what was expected.
+    /// Waits until `check` is true; a failure after a minute says what was expected.
     pub fn eventually(&self, what: &str, mut check: impl FnMut() -> bool) {
         let began = std::time::Instant::now();
         while !check() {
-            assert!(began.elapsed().as_secs() < 20, "not within 20 s: {what}");
+            assert!(began.elapsed().as_secs() < 60, "not within 60 s: {what}");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     }
@@ -229,11 +212,11 @@ impl Ground {
     }
 }
 
-/// Waits until something is so; a failure after twenty seconds says what was expected.
+/// Waits until something is so; a failure after a minute says what was expected.
 pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     let began = std::time::Instant::now();
     while !is_so().await {
-        assert!(began.elapsed().as_secs() < 20, "not within 20 s: {what}");
+        assert!(began.elapsed().as_secs() < 60, "not within 60 s: {what}");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
 }

@@ -8,11 +8,12 @@ use crate::{
     snapshots::assert_shape,
 };
 
-on_every_database!(
-    a_queue_is_listed_paused_and_resumed,
-    a_queue_is_registered_once,
-    the_tables_are_made_once_and_printed
-);
+on_every_database!(a_queue_is_listed_paused_and_resumed, a_queue_is_registered_once,);
+
+mod on_an_empty_database {
+    use super::the_tables_are_made_once_and_printed;
+    crate::on_every_database!(empty: the_tables_are_made_once_and_printed);
+}
 
 async fn a_queue_is_registered_once(ground: &Ground) {
     ground.posthaste(&["migrate"]).succeeds();

@@ -158,8 +158,8 @@ fn an_interval_that_would_be_a_load_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_watches_is_told_that_the_database_does_not_answer() {
-    let ground = Ground::fresh(Server::Postgres).await;
+async fn a_watcher_is_told_that_the_database_does_not_answer_on_postgres() {
+    let ground = Ground::migrated(Server::Postgres).await;
     ground.register("orders", Partitions::of(1)).await;
     let AnyPool::Postgres(pool) = &ground.pool else { unreachable!() };
     let mut child = ground.posthaste(&["status", "--json", "--watch", "orders"]).start();

@@ -48,7 +48,7 @@ mod postgres {
 
     #[tokio::test]
     async fn tls_is_demanded_of_a_server_that_has_none() {
-        let ground = Ground::fresh(Server::Postgres).await;
+        let ground = Ground::empty(Server::Postgres).await;
         what_the_server_does_not_have_is_not_done_without(&ground).await;
         ground.remove().await;
     }
@@ -59,7 +59,7 @@ mod mariadb {
 
     #[tokio::test]
     async fn tls_is_demanded_of_a_server_that_has_none() {
-        let ground = Ground::fresh(Server::Mariadb).await;
+        let ground = Ground::empty(Server::Mariadb).await;
         what_the_server_does_not_have_is_not_done_without(&ground).await;
         ground.remove().await;
     }
@@ -70,7 +70,7 @@ mod mysql {
 
     #[tokio::test]
     async fn tls_is_demanded_of_a_server_that_has_it() {
-        let ground = Ground::fresh(Server::Mysql).await;
+        let ground = Ground::empty(Server::Mysql).await;
         what_the_url_demands_is_had(&ground).await;
         ground.remove().await;
     }

@@ -35,12 +35,13 @@ pub(crate) use self::{
 use crate::{
     HandlerResult, LeaseConfig, OutboxError, WorkerTuning,
     clock::Clock,
-    limits::{MAX_SAVEPOINTS, PROCESSOR_SLICE},
+    limits::MAX_SAVEPOINTS,
     monitor::Busy,
-    outage::{Outage, UNREACHABLE},
+    outage::Outage,
     pauses::Pauses,
     store::{Acquired, Claim, Handling, Leased, Queue, Settled, Store},
     telemetry,
+    timings::Timings,
     vacuum::Waste,
 };
 
@@ -49,12 +50,6 @@ use crate::{
 const SETTLE_TRIES: u32 = 3;
 /// How long to stay away after another worker was faster.
 const RACED: Duration = Duration::from_millis(10);
-/// How long to stay away from a partition that a handler's transaction has locked.
-const LOCKED: Duration = Duration::from_millis(250);
-/// From when on that is worth a warning, and how often.
-const LOCKED_FOR_LONG: Duration = Duration::from_secs(30);
-/// How often to look whether the queue was paused while its handler is at work.
-const PAUSE_LOOK: Duration = Duration::from_millis(500);
 /// How many messages a processor that adapts to the load takes; [`WorkerTuning::ADAPTIVE`] says the same.
 const LEAST_ADAPTIVE: u32 = 100;
 const MOST_ADAPTIVE: u32 = 500;
@@ -160,6 +155,10 @@ impl<S: Store> Processor<S> {
         Self { of, partition_id, partition, shared, claim, poison, not_before: None, locked_since: None }
     }
 
+    fn timings(&self) -> &Timings {
+        self.shared.store.timings()
+    }
+
     /// Acquires, then handles and settles batch after batch until the partition is empty or the slice is over.
     async fn work(&mut self, cancel: &CancellationToken) -> Result<Directive<u64>, OutboxError> {
         let mut handling = None;
@@ -177,7 +176,7 @@ impl<S: Store> Processor<S> {
         cancel: &CancellationToken,
         handling: &mut Option<Handling<S::Db>>,
     ) -> Result<Directive<u64>, OutboxError> {
-        let slice_ends = Instant::now() + PROCESSOR_SLICE;
+        let slice_ends = Instant::now() + self.timings().processor_slice;
         let mut done = 0;
         // Counted from before the acquire: the database's clock started later.
         let mut asked = Instant::now();
@@ -253,7 +252,7 @@ impl<S: Store> Processor<S> {
     /// A handler's transaction is open, longer than its lease. If that lasts, somebody should know.
     fn locked(&mut self) -> Directive<u64> {
         let since = *self.locked_since.get_or_insert_with(Instant::now);
-        if since.elapsed() >= LOCKED_FOR_LONG {
+        if since.elapsed() >= self.timings().lock_warning {
             tracing::warn!(
                 queue = &*self.of.queue.name,
                 partition_id = self.partition_id,
@@ -262,7 +261,7 @@ impl<S: Store> Processor<S> {
             );
             self.locked_since = Some(Instant::now());
         }
-        Directive::Sleep(LOCKED, 0)
+        Directive::Sleep(self.timings().locked, 0)
     }
 
     /// Delivery stops for as long as the queue is paused, as far as is known.
@@ -274,7 +273,7 @@ impl<S: Store> Processor<S> {
     async fn close_when_paused(&self, turn: &Turn<'_>) -> Infallible {
         let queue = &self.of.queue.name;
         loop {
-            tokio::time::sleep(PAUSE_LOOK).await;
+            tokio::time::sleep(self.timings().pause_poll).await;
             let is_known = self.shared.pauses.left(queue).is_some();
             if is_known || matches!(self.shared.store.is_paused(queue).await, Ok(true)) {
                 turn.is_closed.store(true, Ordering::Relaxed);
@@ -340,7 +339,7 @@ impl<S: Store> Processor<S> {
             match settling.instrument(span.clone()).await {
                 Err(error) if error.is_retryable() && tries < SETTLE_TRIES => {
                     self.shared.outage.noticed("processor, settling", &error);
-                    tokio::time::sleep(UNREACHABLE * tries).await;
+                    tokio::time::sleep(self.timings().unreachable * tries).await;
                     tries += 1;
                 }
                 result => break result?,
@@ -388,7 +387,7 @@ impl<S: Store> WorkerAction for Processor<S> {
         match result {
             Err(error) if error.is_retryable() => {
                 self.shared.outage.noticed("processor", &error);
-                Ok(Directive::Sleep(UNREACHABLE, 0))
+                Ok(Directive::Sleep(self.timings().unreachable, 0))
             }
             result => result,
         }

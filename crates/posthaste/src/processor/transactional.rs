@@ -24,9 +24,6 @@ use crate::{
     telemetry::{self, Stopwatch},
 };
 
-/// However short the timeout: what only takes a round trip has this long.
-const LEAST_ANSWER_LIMIT: Duration = Duration::from_secs(1);
-
 /// A handler behind a pointer.
 pub(crate) trait AnyTransactionalHandler<DB: Backend>: Send + Sync {
     /// Whether each message has a call, and a savepoint, of its own.
@@ -325,7 +322,7 @@ impl<S: Store> Processor<S> {
         call: &Call<'_, S::Db>,
         asked: impl Future<Output = Result<Kept, OutboxError>>,
     ) -> Result<Result<Kept, OutboxError>, Broken> {
-        let limit = call.timeout.max(LEAST_ANSWER_LIMIT);
+        let limit = call.timeout.max(self.timings().handler_answer);
         let late = || format!("the handler returned, but its connection was not free within {limit:?}");
         self.in_time(limit, asked, late).await
     }

@@ -44,7 +44,7 @@ pub(crate) use self::{
 };
 use crate::{
     DeadLetterMessage, OutboxError, OutboxMessage, OutboxMessageId, Partitions, enqueued::EnqueuedMessage,
-    wake::Wake,
+    timings::Timings, wake::Wake,
 };
 
 type Result<T, E = OutboxError> = std::result::Result<T, E>;
@@ -98,7 +98,11 @@ pub(crate) trait Store: Clone + Send + Sync + 'static {
         tables: &Tables,
         workers: usize,
         handlers: usize,
+        timings: Timings,
     ) -> impl Future<Output = Result<Self>> + Send;
+
+    /// The durations that it was opened with, which are those of its workers.
+    fn timings(&self) -> &Timings;
 
     /// What only the sequencer needs to be true of the database.
     fn check_suitable(&self) -> impl Future<Output = Result<()>> + Send;

@@ -141,7 +141,7 @@ fn what_is_observed_of_the_queues_becomes_gauges() {
 fn each_time_that_the_database_does_not_answer_is_counted() {
     use metrics_util::debugging::{DebugValue, DebuggingRecorder};
     let recorder = DebuggingRecorder::new();
-    let outage = ::metrics::with_local_recorder(&recorder, crate::outage::Outage::default);
+    let outage = ::metrics::with_local_recorder(&recorder, || crate::outage::Outage::new(Duration::MAX));
     for _ in 0..3 {
         outage.noticed("sequencer", &sqlx::Error::WorkerCrashed.into());
     }

@@ -83,6 +83,8 @@ pub use self::{
     outboxes::{Delivering, TestOutbox, outbox_on},
 };
 pub use crate::enqueued::EnqueuedMessage;
+#[doc(hidden)]
+pub use crate::timings::{Timings, WatcherTimings};
 
 /// How long helpers wait before they panic, unless they are told.
-pub const DEFAULT_LIMIT: Duration = Duration::from_secs(10);
+pub const DEFAULT_LIMIT: Duration = Duration::from_secs(30);

@@ -3,7 +3,7 @@
 use posthaste::{EnqueueMessage, HandlerResult, Partitions};
 
 use crate::{
-    cases::cases,
+    cases::{cases, spread},
     dialect::Dialect,
     fresh::{Fresh, Server},
     stage::{
@@ -19,10 +19,12 @@ cases! {
         a_message_left_unsettled_before_a_retry_comes_again_with_everything_behind_it,
         reject_of_the_batch_buries_what_was_taken_and_is_unsettled,
         single_rejections_are_buried_with_their_reasons,
-        acking_too_much_settles_no_other_message,
-        success_without_taking_a_message_is_a_retry,
-        a_panic_is_a_retry_with_its_text,
         a_retry_with_everything_settled_is_no_try_of_the_next_message;
+}
+
+spread! {
+    sqlite => { []: acking_too_much_settles_no_other_message, a_panic_is_a_retry_with_its_text; }
+    mariadb => { []: success_without_taking_a_message_is_a_retry; }
 }
 
 /// Enqueues `n` messages "0", "1", … to one partition before the workers start, so that they come as one batch.

@@ -5,7 +5,7 @@ use posthaste::{EnqueueMessage, MAX_BROWSE_LIMIT, Outbox, OutboxError, OutboxMes
 use crate::{
     cases::cases,
     fresh::{Fresh, Server},
-    stage::{Memory, assert_consistent, builder, count, eventually, fresh},
+    stage::{Memory, assert_consistent, builder, count, eventually, fresh, unmigrated},
 };
 
 cases! {
@@ -219,7 +219,7 @@ async fn a_queue_can_be_registered_before_there_are_workers<S: Server>() {
 }
 
 async fn the_tables_can_be_removed<S: Server>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     let before = S::count_tables(&db.pool).await;
     let tables = Tables::default().prefix("other_").unwrap();
     posthaste::migrate(&db.pool).await.unwrap();

@@ -102,6 +102,28 @@ macro_rules! cases {
 }
 pub(crate) use cases;
 
+/// Stamps cases that do not depend on SQL, each for the one database that is named. They are in a module `spread`. Not for MySQL,
+/// which a run may do without.
+///
+/// ```text
+/// spread! {
+///     postgres => { []: a_collector_says_what_came_instead; }
+///     sqlite => { [leased]: a_handler_that_blocks_is_settled_when_it_returns; }
+/// }
+/// ```
+macro_rules! spread {
+    ($($db:ident => { $($cases:tt)+ })+) => {
+        mod spread {
+            use super::*;
+            $($crate::cases::spread!(@on $db $($cases)+);)+
+        }
+    };
+    (@on postgres $($cases:tt)+) => { $crate::cases::cases!(@on postgres Postgres $($cases)+); };
+    (@on sqlite $($cases:tt)+) => { $crate::cases::cases!(@on sqlite Sqlite $($cases)+); };
+    (@on mariadb $($cases:tt)+) => { $crate::cases::cases!(@on mariadb Mariadb $($cases)+); };
+}
+pub(crate) use spread;
+
 /// Stamps cases for every database, whether it has a store or not.
 macro_rules! on_every_database {
     ($($case:ident),+ $(,)?) => {

@@ -15,7 +15,7 @@ use crate::{
     cases::cases,
     dialect::{Dialect, Tested},
     fresh::{Fresh, Server},
-    stage::{Memory, Step, begin, builder, count, eventually, fresh, millis, run, secs},
+    stage::{Memory, SOON, Step, begin, builder, count, eventually, fresh, millis, run, secs},
 };
 
 cases! {
@@ -238,7 +238,7 @@ async fn a_claim_in_an_open_transaction_is_left_out_by_others<S: Server>() {
     assert_eq!(mine.len(), 3);
     let two = everything().limit(2);
     let theirs = outbox.dead_letter_replay(&db.pool, &two, MINUTE);
-    let theirs = tokio::time::timeout(secs(5), theirs).await.expect("nobody waits").unwrap();
+    let theirs = tokio::time::timeout(SOON, theirs).await.expect("nobody waits").unwrap();
     assert_eq!(theirs.iter().map(|claimed| claimed.message.id).collect::<Vec<_>>(), ids[3..5]);
     // Named, it is not there for them.
     let error = outbox.dead_letter_discard(&db.pool, &everything().ids([ids[0], ids[5]])).await.unwrap_err();
@@ -269,7 +269,7 @@ async fn a_claim_behind_many_that_others_have_is_found_soon<S: Server>() {
     );
     let one = everything().limit(1);
     let theirs = outbox.dead_letter_replay(&db.pool, &one, MINUTE);
-    let theirs = tokio::time::timeout(secs(10), theirs).await.expect("it is found soon").unwrap();
+    let theirs = tokio::time::timeout(SOON, theirs).await.expect("it is found soon").unwrap();
     assert_eq!(theirs.len(), 1);
     tx.rollback().await.unwrap();
     handle.stop().await;

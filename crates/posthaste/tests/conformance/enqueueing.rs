@@ -294,7 +294,7 @@ async fn a_pool_of_one_is_enough_for_a_producer_inside_its_transaction<S: Server
     let options = (*db.pool.connect_options()).clone();
     let pool = sqlx::pool::PoolOptions::<S::Db>::new()
         .max_connections(1)
-        .acquire_timeout(std::time::Duration::from_secs(2))
+        .acquire_timeout(std::time::Duration::from_secs(20))
         .connect_with(options)
         .await
         .unwrap();

@@ -13,7 +13,7 @@ use crate::{
     fresh::{Fresh, Server},
     proxy::{Cut, Proxy},
     stage::{
-        Memory, builder, builder_on, fresh, grows_to, millis, quick_retries, register, secs, settled,
+        Memory, SOON, builder, builder_on, fresh, grows_to, millis, quick_retries, register, secs, settled,
         take_over, within,
     },
 };
@@ -195,7 +195,7 @@ async fn g3_nobody_takes_over_from_a_handler_that_is_slower_than_its_lease<S: Se
     };
     let (first, second) = (start().await, start().await);
     send(&first.outbox(), &db.pool, &["x"; 3]).await;
-    within(secs(15), "all are settled", async || settled(&db.pool).await == 3).await;
+    within(SOON, "all are settled", async || settled(&db.pool).await == 3).await;
     first.stop().await;
     second.stop().await;
     let seqs: Vec<_> = memory.all().iter().map(|seen| seen.message.seq).collect();

@@ -7,7 +7,7 @@ use crate::{
 
 /// A fresh database is supported, empty, and not the one that another test got.
 async fn each_test_has_a_database_of_its_own<S: Ground>() {
-    let (first, second) = (Fresh::<S>::create().await, Fresh::<S>::create().await);
+    let (first, second) = (Fresh::<S>::empty().await, Fresh::<S>::empty().await);
     for fresh in [&first, &second] {
         assert!(S::version(&fresh.pool).await >= S::OLDEST, "the server is too old");
         assert_eq!(S::count_tables(&fresh.pool).await, 0);

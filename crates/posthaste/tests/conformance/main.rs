@@ -3,8 +3,8 @@
 //! `cargo xtask test` starts the servers.
 //!
 //! A case is in the file of what it is about, and is generic over the `Server`. `fresh` gives it a database of its own, `stage`
-//! handlers that remember and ways to wait, `listening` what is traced and logged, `presence` whether the machine
-//! was there, `dialect` the words that databases do not share, `cases` the stamp.
+//! handlers that remember and ways to wait, `listening` what is traced and logged, `dialect` the
+//! words that databases do not share, `cases` the stamp.
 
 #![expect(clippy::unwrap_used, reason = "in a test, a panic is a failure")]
 
@@ -12,12 +12,12 @@ mod cases;
 mod dialect;
 mod effects;
 mod fresh;
+mod full_length;
 mod ground;
 mod listening;
 mod modes;
 mod mysql_family;
 mod postgres;
-mod presence;
 mod proxy;
 mod sqlite;
 mod stage;

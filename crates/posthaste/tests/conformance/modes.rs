@@ -103,11 +103,13 @@ impl<DB: Backend> HandledQueue<DB> {
     }
 }
 
-/// Makes the table that transactional handlers write to. It has no unique key: nothing but the outbox keeps a message from
-/// having its effect twice.
+/// The table that transactional handlers write to. It has no unique key: nothing but the outbox keeps a message from having
+/// its effect twice.
+pub const EFFECTS: &str =
+    "CREATE TABLE effects (id BIGINT NOT NULL, partition_id INT NOT NULL, seq BIGINT NOT NULL)";
+
 pub async fn make_effects<DB: Dialect>(pool: &Pool<DB>) {
-    run(pool, "CREATE TABLE effects (id BIGINT NOT NULL, partition_id INT NOT NULL, seq BIGINT NOT NULL)")
-        .await;
+    run(pool, EFFECTS).await;
 }
 
 /// Counted by seqs, never by the rows of messages, which vacuum removes.

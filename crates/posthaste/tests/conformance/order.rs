@@ -12,7 +12,7 @@ use crate::{
     modes::{InMode, Mode},
     stage::{
         Memory, Seen, Step, assert_consistent, begin, builder, eventually, fresh, millis, numbers,
-        quick_retries, run, secs, settled, within,
+        quick_retries, run, secs, settled,
     },
 };
 
@@ -199,7 +199,7 @@ async fn g6_a_batch_is_a_run_of_consecutive_seqs_and_the_next_one_starts_right_b
         .unwrap();
     let messages: Vec<_> = (0..60).map(|n| EnqueueMessage::new("x").partition(n % 2)).collect();
     handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
-    within(secs(20), "all are settled", async || settled(&db.pool).await == 60).await;
+    eventually("all are settled", async || settled(&db.pool).await == 60).await;
     handle.stop().await;
     for partition in 0..2 {
         let mut settled = 0;
@@ -248,7 +248,7 @@ async fn g8_the_cursor_never_goes_back_and_never_passes_an_unsettled_message<S: 
         .unwrap();
     let messages: Vec<_> = (0..300).map(|n| EnqueueMessage::new("x").partition(n % 2)).collect();
     let ids = handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
-    within(secs(30), "all are settled", async || settled(&db.pool).await == 300).await;
+    eventually("all are settled", async || settled(&db.pool).await == 300).await;
     handle.stop().await;
     let buried: HashSet<i64> =
         numbers(&db.pool, "SELECT id FROM posthaste_dead_letter").await.into_iter().collect();

@@ -24,13 +24,15 @@ use crate::{
     dialect::{Dialect, Tested},
     fresh::{Fresh, Server},
     modes::{InMode, Mode},
-    stage::{assert_consistent, builder_on, fresh, grows_to, millis, register, secs, settled, within},
+    stage::{
+        SOON, assert_consistent, builder_on, eventually, fresh, grows_to, millis, register, settled, within,
+    },
 };
 
 cases! {
     [leased, transactional, batch]:
         g4_four_processes_compete_without_a_duplicate,
-        g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s,
+        g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease,
         g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes
             except(sqlite = "a process that is paused while it writes keeps the lock of the file: nobody can take it away");
 }
@@ -40,7 +42,9 @@ const WORKER: &str = "POSTHASTE_TEST_WORKER";
 const FILE: &str = "POSTHASTE_TEST_FILE";
 const LEASE_MS: &str = "POSTHASTE_TEST_LEASE_MS";
 /// Short, for who waits for its end.
-const LEASE: Duration = millis(1000);
+const LEASE: Duration = millis(3000);
+/// How often a worker is killed.
+const KILLS: usize = 2;
 
 /// Appends a line a message, and takes a little while.
 struct Clerk {
@@ -219,23 +223,23 @@ async fn g4_four_processes_compete_without_a_duplicate<S: Server>(mode: Mode) {
     db.remove().await;
 }
 
-async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s<S: Server>(mode: Mode) {
+async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease<S: Server>(mode: Mode) {
     if be_a_worker_if_asked::<S>(mode).await {
         return;
     }
     let (db, outbox, folder) = start::<S>().await;
-    let test = "g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s";
+    let test = "g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease";
     let mut workers = Workers::new(&db, mode, test, folder.path());
     workers.hire();
     workers.hire();
-    let mut total = 0;
-    for _ in 0..5 {
+    let (mut total, mut interrupted) = (0, false);
+    for _ in 0..KILLS {
         let worked_before = workers.on(0).len();
         send(&outbox, &db.pool, 400).await;
         total += 400;
         // In the middle of it, on partition 0 too: the others may come first.
         let half = settled(&db.pool).await + 100;
-        within(secs(20), "work is under way", async || {
+        eventually("work is under way", async || {
             settled(&db.pool).await >= half && workers.on(0).len() > worked_before
         })
         .await;
@@ -245,10 +249,9 @@ async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s<
         workers.hire();
         // Unless nothing was left of it, somebody else goes on in time. How fast all of it is done is no promise.
         if worked_by_then.iter().all(|(_, seq)| *seq < total / 4) {
-            within(LEASE + secs(2), "partition 0 goes on", async || {
-                workers.on(0).len() > worked_by_then.len()
-            })
-            .await;
+            interrupted = true;
+            within(LEASE + SOON, "partition 0 goes on", async || workers.on(0).len() > worked_by_then.len())
+                .await;
         }
         grows_to(total, "messages are settled", async || settled(&db.pool).await).await;
     }
@@ -256,8 +259,8 @@ async fn g12_kill_9_of_a_lease_holder_delays_its_partition_by_the_lease_and_2_s<
     assert_order(&seen, total / 4);
     // At most one batch of each of the four partitions was under way at each kill.
     let duplicates = seen.len() - usize::try_from(total).unwrap();
-    assert!(duplicates <= 5 * 4 * 10, "{duplicates} duplicates");
-    assert!(seen.iter().any(|line| line[4] > 0), "a crash leaves a trace in the attempts");
+    assert!(duplicates <= KILLS * 4 * 10, "{duplicates} duplicates");
+    assert!(!interrupted || seen.iter().any(|line| line[4] > 0), "a crash leaves a trace in the attempts");
     drop(workers);
     assert_consistent(&db.pool).await;
     mode.assert_effects(&db.pool).await;
@@ -277,7 +280,7 @@ async fn g7_a_process_paused_past_its_lease_settles_nothing_when_it_wakes<S: Ser
         send(&outbox, &db.pool, 400).await;
         total += 400;
         let some = settled(&db.pool).await + 40;
-        within(secs(20), "work is under way", async || settled(&db.pool).await >= some).await;
+        eventually("work is under way", async || settled(&db.pool).await >= some).await;
         kill(first, Signal::SIGSTOP).unwrap();
         if round == 0 {
             workers.hire();

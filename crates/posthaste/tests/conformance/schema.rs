@@ -6,7 +6,7 @@ use crate::{
     cases::cases,
     dialect::Dialect,
     fresh::{Fresh, Server},
-    stage::{Memory, builder, count, fresh, register, run, texts},
+    stage::{Memory, builder, count, register, run, texts, unmigrated},
 };
 
 cases! {
@@ -24,7 +24,7 @@ cases! {
 }
 
 async fn eight_starters_at_once_make_the_tables_once<S: Server>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     let starters: Vec<_> = (0..8)
         .map(|_| {
             let pool = db.pool.clone();
@@ -42,7 +42,7 @@ async fn eight_starters_at_once_make_the_tables_once<S: Server>() {
 
 /// A migration that cannot finish: the last table's name is taken.
 async fn a_migration_that_fails_leaves_nothing_half_done<S: Server>() {
-    let db = Fresh::<S>::create().await;
+    let db = Fresh::<S>::empty().await;
     run(&db.pool, "CREATE TABLE posthaste_dead_letter (mine INT)").await;
     assert!(matches!(migrate(&db.pool).await.unwrap_err(), OutboxError::Database(_)));
     assert_eq!(S::count_tables(&db.pool).await, 1, "only the one that was there");
@@ -52,7 +52,7 @@ async fn a_migration_that_fails_leaves_nothing_half_done<S: Server>() {
 }
 
 async fn a_newer_schema_is_refused_unless_it_says_that_it_is_compatible<S: Server>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     migrate(&db.pool).await.unwrap();
     run(&db.pool, "UPDATE posthaste_meta SET schema_version = 7, least_library = 1").await;
     migrate(&db.pool).await.unwrap();
@@ -70,7 +70,7 @@ async fn a_newer_schema_is_refused_unless_it_says_that_it_is_compatible<S: Serve
 }
 
 async fn without_tables_a_producer_is_told_to_migrate<S: Server>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     for error in [
         posthaste::Outbox::connect(db.pool.clone()).await.unwrap_err(),
         builder(&db).migrate(false).start().await.unwrap_err(),
@@ -82,7 +82,7 @@ async fn without_tables_a_producer_is_told_to_migrate<S: Server>() {
 }
 
 async fn two_outboxes_live_in_one_database_under_other_names<S: Server>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     let (one, two) = (Tables::default().prefix("one_").unwrap(), Tables::default().prefix("two_").unwrap());
     let mut delivered = Vec::new();
     for tables in [&one, &two] {
@@ -111,7 +111,7 @@ async fn two_outboxes_live_in_one_database_under_other_names<S: Server>() {
 }
 
 async fn the_printed_sql_makes_the_same_tables<S: Server>() {
-    let (printed, made) = (fresh::<S>().await, fresh::<S>().await);
+    let (printed, made) = (unmigrated::<S>().await, unmigrated::<S>().await);
     for tables in [Tables::default(), Tables::default().prefix("x_").unwrap()] {
         run(&printed.pool, &migration_sql::<S::Db>(&tables)).await;
         migrate_with(&made.pool, &tables).await.unwrap();

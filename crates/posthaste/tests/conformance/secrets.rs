@@ -69,7 +69,7 @@ impl Log {
 
 async fn no_payload_key_or_header_is_logged_whatever_happens<S: Server>(mode: Mode) {
     let (log, _listening) = Log::keep();
-    let db = Fresh::<S>::create().await;
+    let db = Fresh::<S>::empty().await;
     make_effects(&db.pool).await;
     let queue = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
     let handle =
@@ -134,7 +134,7 @@ async fn no_payload_key_or_header_is_logged_whatever_happens<S: Server>(mode: Mo
 /// Whether the server takes the password or not.
 async fn no_password_is_logged<S: Server>() {
     let (log, _listening) = Log::keep();
-    let db = Fresh::<S>::create().await;
+    let db = Fresh::<S>::empty().await;
     if S::Db::WIRE != Wire::None {
         let (scheme, rest) = db.url.split_once("://").unwrap();
         let (user, place) = rest.split_once('@').unwrap();

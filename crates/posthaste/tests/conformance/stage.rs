@@ -10,7 +10,7 @@ use std::{
 
 use posthaste::{
     Batch, HandlerResult, LeasedHandler, Outbox, OutboxBuilder, OutboxMessage, OutboxProfile,
-    TransactionalHandler, TransactionalMessageHandler, WorkerTuning,
+    TransactionalHandler, TransactionalMessageHandler, WorkerTuning, testing::Timings,
 };
 use sqlx::{Pool, Transaction};
 use tokio::{sync::watch, time::Instant};
@@ -18,7 +18,7 @@ use tokio::{sync::watch, time::Instant};
 use crate::{
     dialect::{Dialect, Tested},
     fresh::{Fresh, Ground, Server},
-    modes::make_effects,
+    modes::{EFFECTS, make_effects},
 };
 
 pub use crate::listening::show_logs;
@@ -36,18 +36,30 @@ pub const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A fresh database with a table for the ground truth: what was committed, by whom, in which order; and one for what
-/// transactional handlers write.
-pub async fn fresh<S: Ground>() -> Fresh<S> {
+/// The ground truth: what was committed, by whom, in which order.
+const LEDGER: &str = "CREATE TABLE ledger (id BIGINT PRIMARY KEY, producer INT NOT NULL, n INT NOT NULL)";
+
+/// A fresh database with the tables of an outbox, the ledger, and a table for what transactional handlers write.
+pub async fn fresh<S: Server>() -> Fresh<S> {
     show_logs();
-    let db = Fresh::create().await;
-    run(&db.pool, "CREATE TABLE ledger (id BIGINT PRIMARY KEY, producer INT NOT NULL, n INT NOT NULL)").await;
+    Fresh::migrated("conformance", &[LEDGER, EFFECTS]).await
+}
+
+/// The same without the tables of an outbox, for tests of migrations.
+pub async fn unmigrated<S: Ground>() -> Fresh<S> {
+    show_logs();
+    let db = Fresh::empty().await;
+    run(&db.pool, LEDGER).await;
     make_effects(&db.pool).await;
     db
 }
 
-/// How long nothing may happen while there is work: what takes longer than this stands still.
+/// How long nothing may happen while there is work: what takes longer than this is stalled.
 pub const STANDSTILL: Duration = secs(30);
+
+/// The limit of what must happen soon: an order of magnitude beyond what a busy machine delays it by, and less than the
+/// default lease and a handler's minute, which a lost wake-up or a lease that is not released would wait for.
+pub const SOON: Duration = secs(25);
 
 /// A builder that is quick to retry, so that tests are quick too.
 pub fn builder<S: Server>(db: &Fresh<S>) -> OutboxBuilder<S::Db> {
@@ -55,16 +67,45 @@ pub fn builder<S: Server>(db: &Fresh<S>) -> OutboxBuilder<S::Db> {
 }
 
 pub fn builder_on<DB: Tested>(pool: Pool<DB>) -> OutboxBuilder<DB> {
-    Outbox::builder(pool).profile(OutboxProfile::low_latency()).grace(secs(5))
+    Outbox::builder(pool).profile(OutboxProfile::low_latency()).grace(secs(5)).timings(timings())
+}
+
+/// The timings of [`builder`]: what a test waits for takes a tenth of what is promised.
+pub fn timings() -> Timings {
+    Timings::scaled_down(10)
+}
+
+/// No statement is run because time has passed, but for those of watchers: a busy machine does not change the counts.
+pub fn without_clocks() -> Timings {
+    let never = secs(3600);
+    Timings {
+        processor_slice: never,
+        vacuum_linger: never,
+        monitor_interval: never,
+        monitor_delay: never,
+        ..Timings::without_timers()
+    }
+}
+
+/// No worker looks for work because it was idle for a while.
+pub fn idle_for_ever<DB: Tested>(builder: OutboxBuilder<DB>) -> OutboxBuilder<DB> {
+    let (profile, never) = (OutboxProfile::low_latency(), secs(3600));
+    builder
+        .sequencer_tuning(profile.sequencer.idle_interval(never))
+        .processor_tuning(profile.processor.idle_interval(never))
+        .reconciler_tuning(profile.reconciler.idle_interval(never))
 }
 
 pub fn quick_retries() -> WorkerTuning {
     WorkerTuning::processor_low_latency().retry_base(millis(10)).retry_max(millis(50))
 }
 
-/// Waits until `check` is true; a failure after ten seconds says what was expected.
+/// How long to wait for what must happen, whenever it happens: only a hang outlasts it.
+pub const PATIENCE: Duration = secs(60);
+
+/// Waits until `check` is true; a failure after [`PATIENCE`] says what was expected.
 pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
-    within(secs(10), what, async || check().await).await;
+    within(PATIENCE, what, async || check().await).await;
 }
 
 pub async fn within(limit: Duration, what: &str, mut check: impl AsyncFnMut() -> bool) -> Duration {
@@ -87,12 +128,6 @@ pub async fn grows_to(goal: i64, what: &str, mut number: impl AsyncFnMut() -> i6
         assert!(since.elapsed() < STANDSTILL, "{reached} of {goal} {what}, and no more for {STANDSTILL:?}");
         tokio::time::sleep(millis(5)).await;
     }
-}
-
-/// The 99th percentile: so much, or less, is what 99 % of them took. The delays are left in order.
-pub fn p99(delays: &mut [Duration]) -> Duration {
-    delays.sort_unstable();
-    delays[(delays.len() * 99).div_ceil(100) - 1]
 }
 
 /// One message as a handler saw it.
@@ -131,6 +166,10 @@ impl Memory {
 
     pub fn all(&self) -> Vec<Seen> {
         self.seen.lock().expect("nobody panics while holding it").clone()
+    }
+
+    pub fn seqs(&self) -> Vec<i64> {
+        self.all().iter().map(|seen| seen.message.seq).collect()
     }
 
     pub fn ids(&self) -> Vec<i64> {

@@ -14,7 +14,7 @@ use sqlx::Connection;
 use tokio::{sync::watch, time::Instant};
 
 use crate::{
-    cases::cases,
+    cases::{cases, spread},
     fresh::{Fresh, Server},
     modes::{InMode, Mode},
     stage::{Memory, Step, begin, builder, eventually, fresh, millis, quick_retries, secs},
@@ -24,20 +24,28 @@ cases! {
     []:
         what_is_enqueued_is_seen_whole_in_order_page_by_page_and_without_other_queues,
         what_a_transaction_enqueued_is_seen_in_it_and_by_others_once_it_committed,
-        assertions_return_what_they_found,
-        an_assertion_that_fails_names_its_line_the_queue_and_what_is_there,
-        an_unknown_queue_is_named_as_the_library_does,
-        an_empty_queue_is_drained_at_once,
         a_queue_is_not_drained_before_a_slow_handler_is_done,
         a_queue_is_not_drained_before_what_handlers_enqueued_is,
         a_queue_is_drained_when_what_is_left_became_a_dead_letter,
         a_queue_that_is_not_drained_in_time_says_what_is_left_and_why,
-        a_queue_that_nobody_handles_says_so,
         a_queue_is_drained_after_its_workers_stopped,
-        an_outbox_without_workers_keeps_what_is_enqueued_until_it_delivers,
-        a_collector_says_what_came_instead;
-    [leased, transactional, batch]:
-        a_collector_collects_in_order_in_every_mode;
+        an_outbox_without_workers_keeps_what_is_enqueued_until_it_delivers;
+}
+
+spread! {
+    postgres => {
+        []: an_assertion_that_fails_names_its_line_the_queue_and_what_is_there, an_empty_queue_is_drained_at_once;
+    }
+    sqlite => {
+        []: assertions_return_what_they_found;
+        [leased, transactional, batch]: a_collector_collects_in_order_in_every_mode;
+    }
+    mariadb => {
+        []:
+            an_unknown_queue_is_named_as_the_library_does,
+            a_queue_that_nobody_handles_says_so,
+            a_collector_says_what_came_instead;
+    }
 }
 
 const QUEUES: [(&str, Partitions); 2] = [("q", Partitions::of(4)), ("other", Partitions::of(2))];

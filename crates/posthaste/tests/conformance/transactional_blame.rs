@@ -10,7 +10,9 @@ use crate::{
         stage_with, whole, writes,
     },
     fresh::Server,
-    stage::{Memory, builder, eventually, fresh, leave_lease, millis, quick_retries, secs, settled, within},
+    stage::{
+        Memory, SOON, builder, eventually, fresh, leave_lease, millis, quick_retries, secs, settled, within,
+    },
 };
 
 cases! {
@@ -164,12 +166,12 @@ async fn a_handler_that_takes_longer_than_its_timeout_is_dropped_in_the_middle_o
         }
         .unwrap();
         memory.has(1).await;
-        within(secs(5), "the partition goes on", async || settled(&db.pool).await == 2).await;
+        within(SOON, "the partition goes on", async || settled(&db.pool).await == 2).await;
         let seen = memory.all();
         assert_eq!(seen.iter().map(|seen| seen.message.seq).collect::<Vec<_>>(), [1, 1, 2]);
         assert_eq!(seen[1].message.attempts, 1);
         let waited = seen[1].at - seen[0].at;
-        assert!(waited >= secs(1) && waited < millis(2600), "{waited:?}");
+        assert!(waited >= secs(1), "{waited:?}");
         assert_exactly_once(&db.pool, 1, 2).await;
         eventually("its session is gone", async || S::Db::running_for_a_minute(&db.pool).await.unwrap() == 0)
             .await;
@@ -194,7 +196,7 @@ async fn g10_a_message_that_hangs_in_the_middle_of_a_batch_is_buried_and_its_nei
     let outbox = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
     let handle =
         outbox.transactional(handler).handler_timeout(secs(1)).max_attempts(2).start().await.unwrap();
-    within(secs(7), "all are settled", async || settled(&db.pool).await == 4).await;
+    within(SOON, "all are settled", async || settled(&db.pool).await == 4).await;
     handle.stop().await;
     assert_eq!(effects(&db.pool).await, [1, 2, 4]);
     let dead = dead_letters(&db.pool).await;
@@ -220,7 +222,7 @@ async fn g10_a_batch_that_hangs_for_one_message_buries_that_one<S: Server>() {
     let outbox = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
     let outbox = outbox.batch_transactional(handler).handler_timeout(millis(700)).max_attempts(2);
     let handle = outbox.start().await.unwrap();
-    within(secs(9), "all are settled", async || settled(&db.pool).await == 3).await;
+    within(SOON, "all are settled", async || settled(&db.pool).await == 3).await;
     handle.stop().await;
     assert_eq!(effects(&db.pool).await, [1, 3]);
     let dead = dead_letters(&db.pool).await;
@@ -247,7 +249,7 @@ async fn g10_a_statement_that_its_handler_gave_up_on_does_not_hold_the_partition
         let outbox = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
         let handle = outbox.transactional(handler).handler_timeout(millis(500)).start().await.unwrap();
         memory.has(1).await;
-        within(secs(5), "the partition goes on", async || settled(&db.pool).await == 2).await;
+        within(SOON, "the partition goes on", async || settled(&db.pool).await == 2).await;
         handle.stop().await;
         assert_exactly_once(&db.pool, 1, 2).await;
         db.remove().await;
@@ -268,14 +270,13 @@ async fn g14_a_stop_drops_a_handler_after_the_grace_period_without_effect_and_it
     let outbox = builder(&db).grace(millis(300)).queue("q", Partitions::of(1));
     let handle = outbox.transactional(handler).max_attempts(1).start().await.unwrap();
     memory.has(2).await;
-    let asked = tokio::time::Instant::now();
-    handle.stop().await;
-    assert!(asked.elapsed() < millis(1300), "{:?}", asked.elapsed());
+    // Not when its statement ends.
+    tokio::time::timeout(SOON, handle.stop()).await.expect("stop drops the handler");
     assert!(effects(&db.pool).await.is_empty());
     let second = Memory::new();
     let outbox = builder(&db).queue("q", Partitions::of(1));
     let handle = outbox.transactional(writes(&second, |_, _| HandlerResult::Success)).start().await.unwrap();
-    second.has_within(3, secs(1)).await;
+    second.has_within(3, SOON).await;
     all_settled(&db.pool, 3).await;
     handle.stop().await;
     assert!(second.all().iter().all(|seen| seen.message.attempts == 0));

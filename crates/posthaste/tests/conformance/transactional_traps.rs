@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use posthaste::{EnqueueMessage, HandlerResult, Partitions};
+use posthaste::{EnqueueMessage, HandlerResult, Partitions, testing::Timings};
 
 use crate::{
     cases::cases,
     dialect::Dialect,
     effects::{Turnstile, all_settled, assert_exactly_once, dead_letters, each, effects, reject, stage_with},
     fresh::Server,
-    stage::{Memory, builder, eventually, fresh, millis, quick_retries, secs},
+    stage::{Memory, SOON, builder, eventually, fresh, millis, quick_retries, secs, timings},
 };
 
 cases! {
@@ -104,7 +104,9 @@ async fn g12_many_dead_connections_delay_delivery_no_longer_than_one<S: Server>(
             S::Db::write(conn, msg).await.into()
         })
     });
-    let outbox = builder(&db).processors(16).queue("q", Partitions::of(16));
+    // One after the other, they would take longer than [`SOON`].
+    let timings = Timings { unreachable: secs(2), ..timings() };
+    let outbox = builder(&db).timings(timings).processors(16).queue("q", Partitions::of(16));
     let handle = outbox.transactional(handler).start().await.unwrap();
     let messages: Vec<_> = (0..16).map(|n| EnqueueMessage::new("x").partition(n)).collect();
     handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
@@ -112,7 +114,7 @@ async fn g12_many_dead_connections_delay_delivery_no_longer_than_one<S: Server>(
     eventually("many are idle", async || S::Db::idle_worker_sessions(&db.pool).await.unwrap() >= 16).await;
     assert!(S::Db::kill_workers(&db.pool).await.unwrap() >= 16);
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
-    memory.has_within(17, secs(3)).await;
+    memory.has_within(17, SOON).await;
     all_settled(&db.pool, 17).await;
     handle.stop().await;
     db.remove().await;

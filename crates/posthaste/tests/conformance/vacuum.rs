@@ -8,13 +8,13 @@ use crate::{
     fresh::Server,
     stage::{
         Memory, Step, assert_consistent, builder, count, eventually, fresh, grows_to, millis, numbers,
-        quick_retries, register, secs, settled, within,
+        quick_retries, register, settled,
     },
 };
 
 cases! {
     []:
-        g15_ten_seconds_after_the_last_message_is_settled_no_message_rows_are_left,
+        g15_after_the_last_message_is_settled_no_message_rows_are_left,
         g16_nothing_unsettled_is_removed,
         g16_vacuum_in_four_outboxes_whose_sessions_are_killed_removes_what_is_settled_and_nothing_else
             (flavor = "multi_thread", worker_threads = 2) except(sqlite = "there are no sessions to kill"),
@@ -35,7 +35,7 @@ async fn old_rows<DB: Dialect>(pool: &sqlx::Pool<DB>) -> i64 {
     count(pool, OLD_ROWS).await + count(pool, DB::OTHER_ROWS).await
 }
 
-async fn g15_ten_seconds_after_the_last_message_is_settled_no_message_rows_are_left<S: Server>() {
+async fn g15_after_the_last_message_is_settled_no_message_rows_are_left<S: Server>() {
     let (db, memory) = (fresh::<S>().await, Memory::new());
     let handle = builder(&db).queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
     // Many segments in one partition, few in another, a single message in a third, none in the last.
@@ -47,8 +47,8 @@ async fn g15_ten_seconds_after_the_last_message_is_settled_no_message_rows_are_l
     }
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x").partition(2)).await.unwrap();
     grows_to(3001, "are settled", async || settled(&db.pool).await).await;
-    within(secs(10), "no message is left", async || count(&db.pool, MESSAGES).await == 0).await;
-    within(secs(10), "nor anything else", async || old_rows(&db.pool).await == 0).await;
+    eventually("no message is left", async || count(&db.pool, MESSAGES).await == 0).await;
+    eventually("nor anything else", async || old_rows(&db.pool).await == 0).await;
     eventually("it is counted", async || handle.stats().vacuum.messages == 3001).await;
     // Seqs go on where they were.
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("last").partition(2)).await.unwrap();
@@ -91,8 +91,7 @@ async fn g16_nothing_unsettled_is_removed<S: Server>() {
         S::Db::SEGMENTS
     );
     // Whole segments go; the one that message 700 is in stays with all its messages.
-    within(secs(10), "the settled segments are removed", async || count(&db.pool, MESSAGES).await < 600)
-        .await;
+    eventually("the settled segments are removed", async || count(&db.pool, MESSAGES).await < 600).await;
     assert!(count(&db.pool, &unsettled).await >= 301);
     let left = numbers(&db.pool, "SELECT id FROM posthaste_incoming ORDER BY id").await;
     let expected: Vec<i64> = ids[699..].iter().map(|id| id.0).collect();
@@ -122,7 +121,7 @@ async fn g16_vacuum_in_four_outboxes_whose_sessions_are_killed_removes_what_is_s
         // Each time a little later.
         tokio::time::sleep(millis(round.unsigned_abs() * 3)).await;
         assert!(S::Db::kill_workers(&db.pool).await.unwrap() > 0, "there are workers to kill");
-        within(secs(20), "the round is settled", async || settled(&db.pool).await == round * 100).await;
+        eventually("the round is settled", async || settled(&db.pool).await == round * 100).await;
     }
     let mut distinct: Vec<_> =
         memory.all().iter().map(|seen| (seen.message.partition, seen.message.seq)).collect();
@@ -131,10 +130,8 @@ async fn g16_vacuum_in_four_outboxes_whose_sessions_are_killed_removes_what_is_s
     let expected: Vec<_> =
         (0..2).flat_map(|partition| (1..=ROUNDS * 50).map(move |seq| (partition, seq))).collect();
     assert_eq!(distinct, expected, "nothing was removed before it was delivered");
-    within(secs(30), "all is removed", async || {
-        count(&db.pool, MESSAGES).await + old_rows(&db.pool).await == 0
-    })
-    .await;
+    eventually("all is removed", async || count(&db.pool, MESSAGES).await + old_rows(&db.pool).await == 0)
+        .await;
     for handle in handles {
         handle.stop().await;
     }
@@ -150,10 +147,8 @@ async fn g15_what_a_process_left_behind_is_removed_by_another<S: Server>() {
     first.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 50]).await.unwrap();
     eventually("all is settled", async || settled(&db.pool).await == 50).await;
     first.stop().await;
-    within(secs(10), "all is removed", async || {
-        count(&db.pool, MESSAGES).await + old_rows(&db.pool).await == 0
-    })
-    .await;
+    eventually("all is removed", async || count(&db.pool, MESSAGES).await + old_rows(&db.pool).await == 0)
+        .await;
     second.stop().await;
     db.remove().await;
 }
@@ -168,7 +163,7 @@ async fn old_ticks_go_although_nobody_handles_the_messages<S: Server>() {
         handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
         tokio::time::sleep(millis(20)).await;
     }
-    within(secs(10), "one tick is left", async || {
+    eventually("one tick is left", async || {
         count(&db.pool, "SELECT count(*) FROM posthaste_tick").await == 1
     })
     .await;

@@ -1,128 +1,119 @@
-//! G13: how fast a message is delivered in an idle system, and by which way the news travels.
+//! G13: a message is delivered because a notification triggered it, not because a timer found it.
+//!
+//! The timers that would find a message anyway are set to an hour. A message that is delivered at all was triggered by a
+//! notification. How long that takes is measured by `cargo xtask bench`.
 
 use std::time::Duration;
 
-use posthaste::{EnqueueMessage, Outbox, OutboxProfile, Partitions};
-use tokio::time::Instant;
+use posthaste::{EnqueueMessage, Outbox, Partitions, testing::Timings};
 
 use crate::{
     cases::cases,
+    dialect::Tested,
     fresh::Server,
-    modes::{InMode, Mode},
-    presence::{Presence, assert_p99},
-    stage::{Memory, begin, fresh, insert_by_hand, millis, secs},
+    stage::{
+        Memory, begin, builder, builder_on, eventually, fresh, idle_for_ever, insert_by_hand, millis, secs,
+        settled, timings,
+    },
 };
 
 cases! {
-    [leased, transactional]: g13_in_the_same_process_within_50_ms;
     []:
-        g13_after_a_transaction_that_was_open_for_long_within_250_ms,
-        g13_from_another_process_within_250_ms,
-        g13_what_another_process_sequenced_is_delivered_within_250_ms,
-        g13_a_message_that_nobody_announced_is_found_within_seconds;
+        g13_in_the_same_process_the_enqueue_triggers_the_delivery,
+        g13_a_transaction_that_was_open_for_long_is_delivered_after_its_commit,
+        g13_from_another_process_a_notification_triggers_the_delivery,
+        g13_what_another_process_sequenced_is_delivered_by_its_notification,
+        g13_a_message_without_a_notification_is_found_by_the_beat;
 }
 
-/// Messages come one by one, each from a transaction that stays open for so long after its enqueue, so many of each kind; of
-/// the times from commit to handler, less what the machine was away, the 99th percentile of each kind is within the limit.
-///
-/// One outbox for all kinds, and more than a hundred messages where the limit is tight, so that no single one decides: the very
-/// first comes while the workers begin, and waits for a handler's first session. It counts, as one of many.
-async fn assert_delivered_within<S: Server>(
-    mode: Mode,
-    own_process: bool,
-    kinds: impl IntoIterator<Item = (Duration, usize)>,
-    limit: Duration,
+/// More than the checks of everything that a start begins with could find.
+const ROUNDS: usize = 12;
+
+/// Sends messages one by one, each in a transaction that stays open for a while, and each after the one before is settled.
+async fn assert_each_is_delivered<DB: Tested>(
+    outbox: &Outbox<DB>,
+    pool: &sqlx::Pool<DB>,
+    memory: &Memory,
+    open_for: impl Fn(usize) -> Duration,
 ) {
-    let (db, memory) = (fresh::<S>().await, Memory::new());
-    let handle = Outbox::builder(db.pool.clone())
-        .profile(OutboxProfile::default())
-        .queue("q", Partitions::of(4))
-        .handled(mode, memory.handler())
-        .start()
-        .await
-        .unwrap();
-    // An outbox without workers has no bell of theirs: it is to them as another process.
-    let outbox = if own_process { handle.outbox() } else { Outbox::connect(db.pool.clone()).await.unwrap() };
-    let mut sent = 0;
-    for (open_for, rounds) in kinds {
-        let (presence, mut spans) = (Presence::watch(), Vec::new());
-        for _ in 0..rounds {
-            let mut tx = begin(&db.pool).await;
-            sent += 1;
-            let partition = u32::try_from(sent % 4).unwrap();
-            outbox.enqueue(&mut tx, "q", EnqueueMessage::new("x").partition(partition)).await.unwrap();
-            tokio::time::sleep(open_for).await;
-            tx.commit().await.unwrap();
-            let committed = Instant::now();
-            memory.has(sent).await;
-            spans.push((committed.into_std(), memory.all()[sent - 1].at.into_std()));
-            // Idle again, at no particular moment.
-            tokio::time::sleep(millis(5 + u64::try_from(sent * 7 % 30).unwrap())).await;
-        }
-        assert_p99(&format!("open for {open_for:?}"), &spans, &presence.absences(), limit);
+    let before = memory.all().len();
+    for n in 1..=ROUNDS {
+        let message = EnqueueMessage::new("x").partition(u32::try_from(n % 4).unwrap());
+        let mut tx = begin(pool).await;
+        outbox.enqueue(&mut tx, "q", message).await.unwrap();
+        tokio::time::sleep(open_for(n)).await;
+        tx.commit().await.unwrap();
+        memory.has(before + n).await;
+        let all = i64::try_from(before + n).unwrap();
+        eventually("it is settled", async || settled(pool).await == all).await;
     }
+}
+
+/// Without watchers too: what happens in this process is enough.
+async fn g13_in_the_same_process_the_enqueue_triggers_the_delivery<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    // For as long as a transaction may take on a busy machine, the sequencer polls for its end.
+    let timings = Timings { open_for_long: secs(3600), ..Timings::without_timers().without_watchers() };
+    let queue = idle_for_ever(builder(&db)).timings(timings).queue("q", Partitions::of(4));
+    let handle = queue.leased(memory.handler()).start().await.unwrap();
+    let outbox = handle.outbox();
+    assert_each_is_delivered(&outbox, &db.pool, &memory, |n| millis([0, 5, 60][n % 3])).await;
     handle.stop().await;
-    mode.assert_effects(&db.pool).await;
     db.remove().await;
 }
 
-async fn g13_in_the_same_process_within_50_ms<S: Server>(mode: Mode) {
-    assert_delivered_within::<S>(mode, true, [(Duration::ZERO, 200), (millis(60), 120)], millis(50)).await;
-}
-
-async fn g13_after_a_transaction_that_was_open_for_long_within_250_ms<S: Server>() {
-    assert_delivered_within::<S>(Mode::Leased, true, [(millis(1200), 5)], millis(250)).await;
-}
-
-async fn g13_from_another_process_within_250_ms<S: Server>() {
-    assert_delivered_within::<S>(
-        Mode::Leased,
-        false,
-        [(Duration::ZERO, 120), (millis(300), 10)],
-        millis(250),
-    )
-    .await;
-}
-
-/// A process that has workers gives its messages their order itself, and rings nobody else's bell at the enqueue: who has the
-/// processors hears of the tick.
-async fn g13_what_another_process_sequenced_is_delivered_within_250_ms<S: Server>() {
+/// Where the database does not tell which transactions are open, the watcher finds its messages.
+async fn g13_a_transaction_that_was_open_for_long_is_delivered_after_its_commit<S: Server>() {
     let (db, memory) = (fresh::<S>().await, Memory::new());
-    let processors = Outbox::builder(db.pool.clone()).queue("q", Partitions::of(4));
-    let processors = processors.leased(memory.handler()).start().await.unwrap();
-    let sequencer = Outbox::builder(db.pool.clone()).start().await.unwrap();
-    let (presence, mut spans) = (Presence::watch(), Vec::new());
-    for n in 1..=100_usize {
-        let mut tx = begin(&db.pool).await;
-        let message = EnqueueMessage::new("x").partition(u32::try_from(n % 4).unwrap());
-        sequencer.outbox().enqueue(&mut tx, "q", message).await.unwrap();
-        tx.commit().await.unwrap();
-        let committed = Instant::now();
-        memory.has_within(n, secs(2)).await;
-        spans.push((committed.into_std(), memory.all()[n - 1].at.into_std()));
-        // Idle again; now and then for so long that everybody has gone back to looking rarely.
-        let idle = if n % 20 == 0 { 1050 + n * 5 } else { 5 + n * 7 % 30 };
-        tokio::time::sleep(millis(u64::try_from(idle).unwrap())).await;
+    let timings = Timings { open_for_long: timings().open_for_long, ..Timings::without_timers() };
+    let queue = idle_for_ever(builder(&db)).timings(timings).queue("q", Partitions::of(4));
+    let handle = queue.leased(memory.handler()).start().await.unwrap();
+    let outbox = handle.outbox();
+    assert_each_is_delivered(&outbox, &db.pool, &memory, |_| timings.open_for_long * 2).await;
+    handle.stop().await;
+    db.remove().await;
+}
+
+async fn g13_from_another_process_a_notification_triggers_the_delivery<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let queue = idle_for_ever(builder(&db)).timings(Timings::without_timers()).queue("q", Partitions::of(4));
+    let handle = queue.leased(memory.handler()).start().await.unwrap();
+    // An outbox without workers shares nothing with them: it is to them as another process.
+    let producer = Outbox::connect(db.pool.clone()).await.unwrap();
+    // The workers look for messages when they start, and when they begin to listen. The third message is heard of, so they listen.
+    for n in 1..=3 {
+        producer.enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
+        memory.has(n).await;
     }
-    assert_p99("sequenced by another", &spans, &presence.absences(), millis(250));
+    assert_each_is_delivered(&producer, &db.pool, &memory, |n| millis([0, 5, 200][n % 3])).await;
+    handle.stop().await;
+    db.remove().await;
+}
+
+/// A process that has workers sequences its messages itself, and does not notify others of the enqueue: the process that has the
+/// processors is notified of the tick.
+async fn g13_what_another_process_sequenced_is_delivered_by_its_notification<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let start = || idle_for_ever(builder(&db)).timings(Timings::without_timers());
+    let processors = start().queue("q", Partitions::of(4)).leased(memory.handler()).start().await.unwrap();
+    let sequencer = start().start().await.unwrap();
+    assert_each_is_delivered(&sequencer.outbox(), &db.pool, &memory, |_| Duration::ZERO).await;
     sequencer.stop().await;
     processors.stop().await;
     db.remove().await;
 }
 
-async fn g13_a_message_that_nobody_announced_is_found_within_seconds<S: Server>() {
+async fn g13_a_message_without_a_notification_is_found_by_the_beat<S: Server>() {
     let (db, memory) = (fresh::<S>().await, Memory::new());
-    let handle = Outbox::builder(db.pool.clone())
-        .queue("q", Partitions::of(1))
-        .leased(memory.handler())
-        .start()
-        .await
-        .unwrap();
-    // Past the first look around, which every start begins with.
-    tokio::time::sleep(secs(1)).await;
-    // By hand, as any client may.
-    insert_by_hand(&db.pool, 1, "by hand").await;
-    memory.has_within(1, secs(6)).await;
+    // No timer but the beat, and the watcher where there is one.
+    let queue = idle_for_ever(builder_on(db.pool.clone())).queue("q", Partitions::of(1));
+    let handle = queue.leased(memory.handler()).start().await.unwrap();
+    // The checks at the start find one or two.
+    for n in 1..=4 {
+        // By hand, as any client may.
+        insert_by_hand(&db.pool, 1, "by hand").await;
+        memory.has(n).await;
+    }
     handle.stop().await;
     db.remove().await;
 }

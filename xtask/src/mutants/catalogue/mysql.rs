@@ -75,11 +75,11 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "mysql_does_not_hear_of_others",
-        breaks: "What another process commits is noticed after half a second.",
+        breaks: "The watcher sees what another process sequenced, and does not wake the reconciler.",
         guarantees: &[13],
         file: "crates/posthaste/src/store/mysql/wake.rs",
-        old: "const IDLE: Duration = Duration::from_millis(75);",
-        new: "const IDLE: Duration = Duration::from_millis(600);",
-        tests: &["wake::mariadb::g13_what_another_process_sequenced_is_delivered_within_250_ms"],
+        old: "wake.reconciler_bell().notify_one();",
+        new: "",
+        tests: &["wake::mariadb::g13_what_another_process_sequenced_is_delivered_by_its_notification"],
     },
 ];

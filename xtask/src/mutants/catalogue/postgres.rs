@@ -11,7 +11,7 @@ pub const MUTANTS: &[Mutant] = &[
         old: "WHERE i.stamp = ANY (ARRAY(SELECT pg_snapshot_xip(p.seen) FROM previous p))",
         new: "WHERE i.stamp = ANY (ARRAY(SELECT pg_snapshot_xip(p.seen) FROM previous p WHERE false))",
         tests: &[
-            "delivery::postgres::leased::g11_eight_producers_with_overlapping_transactions_are_delivered_within_a_second",
+            "delivery::postgres::leased::g11_eight_producers_with_overlapping_transactions_are_delivered_while_they_overlap",
         ],
     },
     Mutant {
@@ -114,6 +114,6 @@ pub const MUTANTS: &[Mutant] = &[
         file: "crates/posthaste/src/store/postgres/sql/tick.sql",
         old: "WHEN $3::text IS NOT NULL AND touched.partitions <> '{}' THEN",
         new: "WHEN $3::text IS NOT NULL AND touched.partitions IS NULL THEN",
-        tests: &["wake::postgres::g13_what_another_process_sequenced_is_delivered_within_250_ms"],
+        tests: &["wake::postgres::g13_what_another_process_sequenced_is_delivered_by_its_notification"],
     },
 ];

@@ -11,7 +11,7 @@ pub const MUTANTS: &[Mutant] = &[
         old: "HandlerResult::Retry { reason: format!(\"panic: {}\", panic_text(&*panic)) })",
         new: "{ panic_text(&*panic); HandlerResult::Success })",
         tests: &[
-            "batches::sqlite::a_panic_is_a_retry_with_its_text",
+            "batches::spread::sqlite::a_panic_is_a_retry_with_its_text",
             "transactional::sqlite::a_panic_in_the_middle_of_a_batch_undoes_its_message_and_keeps_those_before_it",
         ],
     },
@@ -23,7 +23,7 @@ pub const MUTANTS: &[Mutant] = &[
         old: "catch_panic(async { handler.handle(&mut batch).await })",
         new: "async { if false { catch_panic(async {}).await.ok(); } Ok(handler.handle(&mut batch).await) }",
         tests: &[
-            "batches::sqlite::a_panic_is_a_retry_with_its_text",
+            "batches::spread::sqlite::a_panic_is_a_retry_with_its_text",
             "dead_letters::sqlite::leased::g10_no_reason_can_block_a_partition",
         ],
     },
@@ -36,7 +36,7 @@ pub const MUTANTS: &[Mutant] = &[
         new: "Verdict { done: self.messages.len(), rejected: rejections(self.taken, None), retry: None }",
         tests: &[
             "batches::sqlite::success_settles_what_was_taken_and_leaves_the_rest_for_the_next_batch",
-            "retries::sqlite::leased::a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up",
+            "retries::spread::sqlite::leased::a_per_message_handler_is_not_started_on_a_message_when_the_time_is_up",
         ],
     },
     Mutant {
@@ -69,7 +69,7 @@ pub const MUTANTS: &[Mutant] = &[
         new: "let more = self.next_chunk(n - settled).len();
             let taken = self.taken.len();
             self.taken[taken - more..].fill(Fate::Acked);",
-        tests: &["batches::sqlite::acking_too_much_settles_no_other_message"],
+        tests: &["batches::spread::sqlite::acking_too_much_settles_no_other_message"],
     },
     Mutant {
         name: "holes_are_skipped",
@@ -143,7 +143,7 @@ pub const MUTANTS: &[Mutant] = &[
         guarantees: &[12],
         file: "crates/posthaste/src/processor/mod.rs",
         old: "if !left.is_zero() {",
-        new: "if left > PROCESSOR_SLICE {",
+        new: "if left > std::time::Duration::from_secs(1) {",
         tests: &[
             "retries::sqlite::leased::g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short",
         ],
@@ -163,11 +163,11 @@ pub const MUTANTS: &[Mutant] = &[
         name: "outage_is_given_an_hour",
         breaks: "A worker that found the database gone stays away for an hour.",
         guarantees: &[12],
-        file: "crates/posthaste/src/outage.rs",
-        old: "pub(crate) const UNREACHABLE: Duration = Duration::from_millis(500);",
-        new: "pub(crate) const UNREACHABLE: Duration = Duration::from_secs(3600);",
+        file: "crates/posthaste/src/timings.rs",
+        old: "unreachable: ms(500),",
+        new: "unreachable: secs(3600),",
         tests: &[
-            "restarts::postgres::leased::g12_after_a_crash_of_the_server_delivery_goes_on_within_5_s",
+            "restarts::postgres::leased::g12_after_a_crash_of_the_server_delivery_resumes",
             "stalls::postgres::a_database_that_is_gone_is_told_in_bounded_time_and_so_is_its_return",
         ],
     },
@@ -178,16 +178,16 @@ pub const MUTANTS: &[Mutant] = &[
         file: "crates/posthaste/src/sequencer.rs",
         old: "Some(delay) => Directive::Sleep(delay, sequenced),",
         new: "Some(_) => Directive::Idle(sequenced),",
-        tests: &["wake::postgres::g13_after_a_transaction_that_was_open_for_long_within_250_ms"],
+        tests: &["wake::postgres::g13_a_transaction_that_was_open_for_long_is_delivered_after_its_commit"],
     },
     Mutant {
         name: "nobody_looks_unasked",
-        breaks: "What was lost on the way is looked for after a minute, not after seconds.",
+        breaks: "What was lost on the way is looked for after an hour, not after seconds.",
         guarantees: &[13],
-        file: "crates/posthaste/src/limits.rs",
-        old: "pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(5);",
-        new: "pub(crate) const LONGEST_SILENCE: Duration = Duration::from_secs(60);",
-        tests: &["wake::postgres::g13_a_message_that_nobody_announced_is_found_within_seconds"],
+        file: "crates/posthaste/src/timings.rs",
+        old: "beat: secs(5),",
+        new: "beat: secs(3600),",
+        tests: &["wake::postgres::g13_a_message_without_a_notification_is_found_by_the_beat"],
     },
     Mutant {
         name: "reconciler_wakes_nobody",
@@ -217,9 +217,7 @@ pub const MUTANTS: &[Mutant] = &[
         file: "crates/posthaste/src/processor/leased.rs",
         old: "() = self.shared.out_of_grace.cancelled() => None,",
         new: "() = std::future::pending::<()>() => None,",
-        tests: &[
-            "stopping::sqlite::leased::g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await",
-        ],
+        tests: &["stopping::sqlite::leased::g14_stop_returns_whatever_handlers_await"],
     },
     Mutant {
         name: "stop_dawdles",
@@ -229,9 +227,7 @@ pub const MUTANTS: &[Mutant] = &[
         old: "let Self { store, tasks, out_of_grace, grace, .. } = self;",
         new: "let Self { store, tasks, out_of_grace, mut grace, .. } = self;
         grace *= 3;",
-        tests: &[
-            "stopping::sqlite::leased::g14_stop_returns_within_the_grace_period_and_a_second_whatever_handlers_await",
-        ],
+        tests: &["stopping::sqlite::leased::g14_a_handler_that_outlasts_the_grace_period_is_dropped"],
     },
     Mutant {
         name: "enqueue_beside_the_callers_transaction",

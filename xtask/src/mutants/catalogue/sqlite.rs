@@ -107,14 +107,14 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         name: "sqlite_does_not_hear_of_others",
-        breaks: "What another process commits is noticed after half a second.",
+        breaks: "The watcher does not see what another process commits.",
         guarantees: &[13],
         file: "crates/posthaste/src/store/sqlite/wake.rs",
-        old: "const IDLE: Duration = Duration::from_millis(60);",
-        new: "const IDLE: Duration = Duration::from_millis(500);",
+        old: "if seen.replace(version) != Some(version) {",
+        new: "if seen.replace(version).is_none() {",
         tests: &[
-            "sqlite::processes::g13_what_another_process_commits_is_delivered_soon",
-            "wake::sqlite::g13_what_another_process_sequenced_is_delivered_within_250_ms",
+            "sqlite::processes::g13_the_commit_of_another_process_triggers_the_delivery",
+            "wake::sqlite::g13_what_another_process_sequenced_is_delivered_by_its_notification",
         ],
     },
 ];

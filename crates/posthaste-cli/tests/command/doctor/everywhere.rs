@@ -9,6 +9,7 @@ use crate::{
 };
 
 on_every_database!(
+    empty:
     no_table_is_forgotten,
     an_outbox_at_work_is_well,
     tables_that_are_not_there_are_found,

@@ -11,13 +11,13 @@ use super::{diagnose, diagnose_by};
 use crate::ground::{AnyPool, Ground, Server};
 
 async fn migrated() -> Ground {
-    let ground = Ground::fresh(Server::Sqlite).await;
+    let ground = Ground::empty(Server::Sqlite).await;
     ground.posthaste(&["migrate"]).succeeds();
     ground
 }
 
 fn file(ground: &Ground) -> PathBuf {
-    ground.folder.path().join("test.db")
+    PathBuf::from(ground.url.strip_prefix("sqlite://").unwrap())
 }
 
 async fn connect(ground: &Ground) -> SqliteConnection {
@@ -110,7 +110,8 @@ async fn a_folder_that_may_not_be_written_to_is_found() {
     };
 
     let ground = migrated().await;
-    let folder = ground.folder.path();
+    let file = file(&ground);
+    let folder = file.parent().unwrap();
     // Root may write everywhere, so then it is run as somebody else, who may not even see where it was built.
     let (program, is_root) = (folder.join("posthaste"), nix::unistd::geteuid().is_root());
     copy(env!("CARGO_BIN_EXE_posthaste"), &program).unwrap();
@@ -197,9 +198,7 @@ async fn somebody_who_excludes_even_readers_is_found() {
     ground.sql("PRAGMA journal_mode = DELETE").await;
     let mut writer = connect(&ground).await;
     let tx = writer.begin_with("BEGIN EXCLUSIVE").await.unwrap();
-    let began = std::time::Instant::now();
     let diagnosis = diagnose(&ground, &["--long-transaction", "200ms"]);
-    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     let (summary, _) = diagnosis.only("long-transaction", "warning");
     assert!(summary.starts_with("somebody has been writing for longer than 200ms"), "{summary}");
     diagnosis.finds_only("long-transaction");

@@ -46,7 +46,7 @@ use super::{
 };
 use crate::{
     DeadLetterMessage, OutboxError, OutboxMessage, OutboxMessageId, Partitions, enqueued::EnqueuedMessage,
-    wake::Wake,
+    timings::Timings, wake::Wake,
 };
 
 impl sealed::Sealed for MySql {}
@@ -115,6 +115,7 @@ pub struct MySqlStore {
 }
 
 struct Shared {
+    timings: Timings,
     statements: Statements,
     /// Names the savepoints of this process.
     process_id: Uuid,
@@ -139,6 +140,7 @@ impl MySqlStore {
         tables: &Tables,
         workers: usize,
         handlers: usize,
+        timings: Timings,
     ) -> Result<Self> {
         let handler_connections = Arc::new(Connections::new(pool.clone(), handlers, handler_options));
         let connections = Arc::new(Connections::new(pool, workers, worker_options));
@@ -151,6 +153,7 @@ impl MySqlStore {
         let statements = Statements::render(|sql| fill(&names, sql));
         Ok(Self {
             shared: Arc::new(Shared {
+                timings,
                 enqueues_mariadb: enqueues_mariadb(&statements.enqueue_mariadb),
                 statements,
                 process_id: Uuid::new_v4(),
@@ -301,8 +304,18 @@ impl Store for MySqlStore {
         migrate::drop_tables(pool, tables).await
     }
 
-    async fn open(pool: Pool<MySql>, tables: &Tables, workers: usize, handlers: usize) -> Result<Self> {
-        answer(Self::open_unlimited(pool, tables, workers, handlers)).await
+    fn timings(&self) -> &Timings {
+        &self.shared.timings
+    }
+
+    async fn open(
+        pool: Pool<MySql>,
+        tables: &Tables,
+        workers: usize,
+        handlers: usize,
+        timings: Timings,
+    ) -> Result<Self> {
+        answer(Self::open_unlimited(pool, tables, workers, handlers, timings)).await
     }
 
     async fn check_suitable(&self) -> Result<()> {

@@ -14,9 +14,6 @@ use crate::store::{
     answer::{ANSWER_LIMIT, answer},
 };
 
-/// How much longer than its handler a session may stay silent: then its process is frozen, or gone.
-const SILENCE: Duration = Duration::from_secs(1);
-
 /// There is no such session any more.
 const NO_SESSION: u16 = 1094;
 
@@ -36,7 +33,7 @@ pub(super) async fn begin<'c>(
     let begin = format!(
         "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; SET SESSION TRANSACTION READ WRITE; \
          SET SESSION autocommit = 0; {}; START TRANSACTION",
-        limits(claim, timeout)
+        limits(store, claim, timeout)
     );
     handling.is_used = true;
     let mut transaction = answer(handling.conn.begin_with(AssertSqlSafe(begin))).await?;
@@ -62,8 +59,8 @@ pub(super) async fn begin<'c>(
 }
 
 /// How long the server waits for a process that says nothing, in seconds, and for one that does not listen.
-fn limits(claim: &Claim, timeout: Duration) -> String {
-    let limit = timeout.max(claim.lease).saturating_add(SILENCE);
+fn limits(store: &MySqlStore, claim: &Claim, timeout: Duration) -> String {
+    let limit = timeout.max(claim.lease).saturating_add(store.shared.timings.session_silence);
     let limit = limit.as_millis().div_ceil(1000).min(i32::MAX.cast_unsigned().into());
     format!("SET SESSION wait_timeout = {limit}, net_write_timeout = {limit}")
 }
@@ -76,7 +73,7 @@ pub(super) async fn keep(
     timeout: Duration,
     is_last: bool,
 ) -> Result<Kept> {
-    let (limits, savepoint) = (limits(claim, timeout), store.savepoint());
+    let (limits, savepoint) = (limits(store, claim, timeout), store.savepoint());
     let then = if is_last { String::new() } else { format!("; SAVEPOINT {savepoint}") };
     let keep = format!("RELEASE SAVEPOINT {savepoint}; {limits}{then}");
     kept(sqlx::raw_sql(AssertSqlSafe(keep)).execute(conn).await)

@@ -1,7 +1,5 @@
 //! How processes hear of each other: a watcher that looks.
 
-use std::time::Duration;
-
 use sqlx::Row;
 use tokio::time::Instant;
 
@@ -11,15 +9,6 @@ use crate::{
     wake::Wake,
 };
 
-/// How often to look while nothing happens, and for a while after something did.
-const IDLE: Duration = Duration::from_millis(75);
-const ALERT: Duration = Duration::from_millis(15);
-const ALERT_FOR: Duration = Duration::from_secs(1);
-/// How often to look for partitions that others have let go, or whose leases ran out: nothing else tells.
-const RECONCILE: Duration = Duration::from_millis(250);
-/// How often at most while others sequence.
-const SEQUENCED: Duration = Duration::from_millis(50);
-
 /// Looks again and again, on a connection of its own, whether there is anything new. 18 reads a second while idle, those of
 /// the reconciler included.
 pub(super) async fn listen(store: &MySqlStore, wake: &Wake) -> Result<()> {
@@ -27,6 +16,7 @@ pub(super) async fn listen(store: &MySqlStore, wake: &Wake) -> Result<()> {
     answer(sqlx::raw_sql(SESSION).execute(&mut conn)).await?;
     // What was said before we listened.
     wake.ask_for_everything();
+    let timings = store.shared.timings.mysql_watcher;
     let (mut last_tick, mut changed) = (None, None::<Instant>);
     let mut reconciled = Instant::now();
     // A tick that comes right behind a look for partitions is owed one, soon.
@@ -44,13 +34,13 @@ pub(super) async fn listen(store: &MySqlStore, wake: &Wake) -> Result<()> {
             changed = Some(Instant::now());
         }
         owes_reconciliation |= is_sequenced;
-        let rest = if owes_reconciliation { SEQUENCED } else { RECONCILE };
+        let rest = if owes_reconciliation { timings.reconcile_active } else { timings.reconcile_idle };
         if reconciled.elapsed() >= rest {
             wake.reconciler_bell().notify_one();
             reconciled = Instant::now();
             owes_reconciliation = false;
         }
-        let is_alert = changed.is_some_and(|changed| changed.elapsed() < ALERT_FOR);
-        tokio::time::sleep(if is_alert { ALERT } else { IDLE }).await;
+        let is_alert = changed.is_some_and(|changed| changed.elapsed() < timings.active_for);
+        tokio::time::sleep(if is_alert { timings.active } else { timings.idle }).await;
     }
 }

@@ -42,7 +42,7 @@ use super::{
 };
 use crate::{
     DeadLetterMessage, OutboxError, OutboxMessage, OutboxMessageId, Partitions, enqueued::EnqueuedMessage,
-    wake::Wake,
+    timings::Timings, wake::Wake,
 };
 
 impl sealed::Sealed for Postgres {}
@@ -98,6 +98,7 @@ pub struct PostgresStore {
 }
 
 struct Shared {
+    timings: Timings,
     statements: Statements,
     /// The table of messages, as SQL names it.
     incoming: String,
@@ -123,6 +124,7 @@ impl PostgresStore {
         tables: &Tables,
         workers: usize,
         handlers: usize,
+        timings: Timings,
     ) -> Result<Self> {
         let handler_connections = Arc::new(Connections::new(pool.clone(), handlers, worker_options));
         let connections = Arc::new(Connections::new(pool, workers, worker_options));
@@ -138,6 +140,7 @@ impl PostgresStore {
         let is_pooled = wake::shares_sessions(&connections).await?;
         Ok(Self {
             shared: Arc::new(Shared {
+                timings,
                 statements,
                 incoming: names.table("incoming"),
                 outbox_id,
@@ -271,8 +274,18 @@ impl Store for PostgresStore {
         migrate::drop_tables(pool, tables).await
     }
 
-    async fn open(pool: Pool<Postgres>, tables: &Tables, workers: usize, handlers: usize) -> Result<Self> {
-        answer(Self::open_unlimited(pool, tables, workers, handlers)).await
+    fn timings(&self) -> &Timings {
+        &self.shared.timings
+    }
+
+    async fn open(
+        pool: Pool<Postgres>,
+        tables: &Tables,
+        workers: usize,
+        handlers: usize,
+        timings: Timings,
+    ) -> Result<Self> {
+        answer(Self::open_unlimited(pool, tables, workers, handlers, timings)).await
     }
 
     async fn check_suitable(&self) -> Result<()> {

@@ -32,9 +32,6 @@ const CHECK: &str = "SAVEPOINT outbox_check; SET CONSTRAINTS ALL IMMEDIATE; \
 /// The same where no handler follows.
 const LAST_CHECK: &str = "SET CONSTRAINTS ALL IMMEDIATE";
 
-/// How much longer than its handler a session may stay silent: then its process is frozen, or gone.
-const SILENCE: Duration = Duration::from_secs(1);
-
 /// No savepoint of that name; or no transaction at all.
 const ENDED: [&str; 2] = ["3B001", "25P01"];
 
@@ -51,7 +48,7 @@ pub(super) async fn begin<'c>(
     epoch: i64,
     timeout: Duration,
 ) -> Result<Begun<'c, Postgres>> {
-    let limits = limits(claim, timeout);
+    let limits = limits(store, claim, timeout);
     let forget = if handling.is_used && !store.is_pooled() { FORGET } else { "" };
     let begin =
         format!("BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; {forget}; {}; {limits}", *PLANNED_OUR_WAY);
@@ -82,8 +79,8 @@ pub(super) async fn begin<'c>(
 }
 
 /// How long the server waits for a statement, for a process that says nothing, and for one that does not listen.
-fn limits(claim: &Claim, timeout: Duration) -> String {
-    let limit = timeout.max(claim.lease).saturating_add(SILENCE);
+fn limits(store: &PostgresStore, claim: &Claim, timeout: Duration) -> String {
+    let limit = timeout.max(claim.lease).saturating_add(store.shared.timings.session_silence);
     let limit = limit.as_millis().min(i32::MAX.cast_unsigned().into());
     format!(
         "SET LOCAL statement_timeout = {limit}; SET LOCAL idle_in_transaction_session_timeout = {limit}; \
@@ -100,7 +97,7 @@ pub(super) async fn keep(
     is_last: bool,
 ) -> Result<Kept> {
     let unset = if store.is_pooled() { UNSET_POOLED } else { UNSET };
-    let (limits, savepoint) = (limits(claim, timeout), store.savepoint());
+    let (limits, savepoint) = (limits(store, claim, timeout), store.savepoint());
     let (check, then) = if is_last {
         (LAST_CHECK, PLANNED_OUR_WAY.clone())
     } else {

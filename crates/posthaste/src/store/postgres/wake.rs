@@ -11,7 +11,6 @@ use uuid::Uuid;
 
 use super::PostgresStore;
 use crate::{
-    limits::LONGEST_SILENCE,
     store::{NewsChannel, Result, Ticket, answer::no_answer, connections::Connections},
     wake::Wake,
 };
@@ -122,7 +121,7 @@ pub(super) async fn listen(store: &PostgresStore, wake: &Wake) -> Result<()> {
     listener.listen(&store.channel()).await?;
     // At a steady beat, however much is said meanwhile: what was said before we listened, what was lost on the way, and
     // leases that ran out. At once for the first time.
-    let mut beat = tokio::time::interval(LONGEST_SILENCE);
+    let mut beat = tokio::time::interval(store.shared.timings.beat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {

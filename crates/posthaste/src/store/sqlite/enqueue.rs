@@ -4,7 +4,7 @@ use sqlx::{Connection, Pool, Row, SqlSafeStr, Sqlite, SqliteConnection, Transact
 
 use super::{
     BEGIN, SqliteStore,
-    busy::{BUSY_LIMIT, Kind, patiently, reading, writing},
+    busy::{Kind, patiently, reading, writing},
     query,
 };
 use crate::{
@@ -112,7 +112,7 @@ pub(super) async fn enqueue_alone(
     conn: &mut SqliteConnection,
     messages: &[NewMessage<'_>],
 ) -> Result<Enqueued> {
-    in_time(async {
+    in_time(store, async {
         let _turn = store.turn().await;
         patiently!(enqueue(store, conn, messages))
     })
@@ -121,9 +121,12 @@ pub(super) async fn enqueue_alone(
 
 /// What takes longer than others may be in the way has failed: while it waits for its turn, or, in memory, for a lock that SQLite
 /// itself waits for.
-async fn in_time<T>(done: impl Future<Output = Result<T>>) -> Result<T> {
-    tokio::time::timeout(BUSY_LIMIT, done).await.unwrap_or_else(|_| {
-        let why = "another writer was in the way for 30 s: does the caller have a transaction open that has written? Then enqueue in it";
+async fn in_time<T>(store: &SqliteStore, done: impl Future<Output = Result<T>>) -> Result<T> {
+    let limit = store.shared.timings.sqlite_write_limit;
+    tokio::time::timeout(limit, done).await.unwrap_or_else(|_| {
+        let why = format!(
+            "another writer was in the way for {limit:?}: does the caller have a transaction open that has written? Then enqueue in it"
+        );
         Err(sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, why)).into())
     })
 }
@@ -134,7 +137,7 @@ pub(super) async fn begin_for_caller(
     store: &SqliteStore,
     pool: &Pool<Sqlite>,
 ) -> Result<Transaction<'static, Sqlite>> {
-    in_time(async {
+    in_time(store, async {
         patiently!(async {
             let conn = pool.acquire().await?;
             let _turn = store.turn().await;

@@ -41,7 +41,7 @@ use super::{
 };
 use crate::{
     DeadLetterMessage, OutboxError, OutboxMessage, OutboxMessageId, Partitions, enqueued::EnqueuedMessage,
-    wake::Wake,
+    timings::Timings, wake::Wake,
 };
 
 impl sealed::Sealed for Sqlite {}
@@ -69,6 +69,7 @@ pub struct SqliteStore {
 }
 
 struct Shared {
+    timings: Timings,
     statements: Statements,
     /// Where the log is that is written ahead; none if the database is in memory.
     log: Option<PathBuf>,
@@ -94,6 +95,7 @@ impl SqliteStore {
         tables: &Tables,
         workers: usize,
         handlers: usize,
+        timings: Timings,
     ) -> Result<Self> {
         migrate::refuse_schema(tables)?;
         let (file, caller_timeout) = patiently!(Self::check(&pool, tables))?;
@@ -121,6 +123,7 @@ impl SqliteStore {
         });
         Ok(Self {
             shared: Arc::new(Shared {
+                timings,
                 statements: Statements::render(|sql| fill(&names, sql)),
                 log,
                 readers,
@@ -252,8 +255,18 @@ impl Store for SqliteStore {
         migrate::drop_tables(pool, tables).await
     }
 
-    async fn open(pool: Pool<Sqlite>, tables: &Tables, workers: usize, handlers: usize) -> Result<Self> {
-        Self::open_patiently(pool, tables, workers, handlers).await
+    fn timings(&self) -> &Timings {
+        &self.shared.timings
+    }
+
+    async fn open(
+        pool: Pool<Sqlite>,
+        tables: &Tables,
+        workers: usize,
+        handlers: usize,
+        timings: Timings,
+    ) -> Result<Self> {
+        Self::open_patiently(pool, tables, workers, handlers, timings).await
     }
 
     async fn check_suitable(&self) -> Result<()> {

@@ -1,26 +1,17 @@
 //! How processes hear of each other: SQLite counts the changes that others have committed, and a connection that only looks at
 //! that count finds out.
 
-use std::time::Duration;
-
 use sqlx::{Row, SqliteConnection};
 use tokio::time::Instant;
 
 use super::{SqliteStore, busy::patiently, tick::has_news};
-use crate::{limits::LONGEST_SILENCE, store::Result, wake::Wake};
-
-/// How often to look while nothing happens: 16 times a second.
-const IDLE: Duration = Duration::from_millis(60);
-/// How often while things happen, and for how long after the last of them.
-const BUSY: Duration = Duration::from_millis(10);
-const BUSY_FOR: Duration = Duration::from_secs(1);
-/// How often at most to ask for partitions that wait for a processor: mostly it is our own processors who change the database.
-const RECONCILE: Duration = Duration::from_millis(40);
+use crate::{store::Result, wake::Wake};
 
 /// Looks at the count of changes, on a connection that is in no transaction and writes nothing. Our own workers change it too,
 /// but only if there is something to do: what follows from a change only reads, and so comes to rest.
 pub(super) async fn listen(store: &SqliteStore, wake: &Wake) -> Result<()> {
     let mut conn = patiently!(store.shared.readers.connect())?;
+    let (beat, timings) = (store.shared.timings.beat, store.shared.timings.sqlite_watcher);
     let mut seen = None;
     let (mut changed_at, mut asked_at) = (Instant::now(), None);
     let mut owes_reconciliation = false;
@@ -29,7 +20,7 @@ pub(super) async fn listen(store: &SqliteStore, wake: &Wake) -> Result<()> {
     loop {
         let now = Instant::now();
         if now >= beat_at {
-            beat_at = now + LONGEST_SILENCE;
+            beat_at = now + beat;
             wake.ask_for_everything();
         }
         // First the count, then what is there: what is committed in between is seen, or counted the next time.
@@ -41,12 +32,15 @@ pub(super) async fn listen(store: &SqliteStore, wake: &Wake) -> Result<()> {
                 wake.committed();
             }
         }
-        if owes_reconciliation && asked_at.is_none_or(|asked: Instant| asked.elapsed() >= RECONCILE) {
+        // Not for each change: mostly it is our own processors who change the database.
+        if owes_reconciliation
+            && asked_at.is_none_or(|asked: Instant| asked.elapsed() >= timings.reconcile_active)
+        {
             owes_reconciliation = false;
             asked_at = Some(now);
             wake.reconciler_bell().notify_one();
         }
-        let pause = if changed_at.elapsed() < BUSY_FOR { BUSY } else { IDLE };
+        let pause = if changed_at.elapsed() < timings.active_for { timings.active } else { timings.idle };
         tokio::time::sleep(pause).await;
     }
 }

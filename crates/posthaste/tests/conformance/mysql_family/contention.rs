@@ -9,7 +9,10 @@ use tokio::time::Instant;
 use super::{Dice, Family, on_both};
 use crate::{
     dialect::Dialect,
-    stage::{Memory, assert_consistent, begin, builder, count, fresh, millis, run, secs, settled, within},
+    stage::{
+        Memory, SOON, assert_consistent, begin, builder, count, eventually, fresh, millis, run, settled,
+        within,
+    },
 };
 
 on_both! {
@@ -46,12 +49,12 @@ async fn a_pause_that_was_given_up_is_not_made_later<S: Family>() {
         let outbox = outbox.clone();
         async move { outbox.pause("q").await }
     });
-    within(secs(10), "it waits", async || count(&db.pool, waiting).await > 0).await;
+    within(SOON, "it waits", async || count(&db.pool, waiting).await > 0).await;
     pausing.abort();
     assert!(pausing.await.unwrap_err().is_cancelled());
     sqlx::raw_sql("UNLOCK TABLES").execute(&mut *locked).await.unwrap();
     drop(locked);
-    within(secs(10), "the server has ended it", async || count(&db.pool, waiting).await == 0).await;
+    within(SOON, "the server has ended it", async || count(&db.pool, waiting).await == 0).await;
     // Whatever came of it is committed, or locked, or gone: an update of the same row waits for that.
     run(&db.pool, "UPDATE posthaste_queue SET partitions = 1").await;
     assert!(!outbox.lag().await.unwrap()[0].is_paused);
@@ -165,7 +168,7 @@ async fn no_deadlock_reaches_a_user_whoever_works_at_once<S: Family>() {
         let more = producer.await.expect("no error reaches a producer");
         sent = [sent[0] + more[0], sent[1] + more[1]];
     }
-    within(secs(30), "all is settled", async || settled(&db.pool).await == sent[0] + sent[1]).await;
+    eventually("all is settled", async || settled(&db.pool).await == sent[0] + sent[1]).await;
     for handle in handles {
         handle.stop().await;
     }
@@ -193,12 +196,12 @@ async fn vacuum_goes_on_behind_messages_of_an_open_producer<S: Family>() {
     let outbox = handle.outbox();
     let rows = async || count(&db.pool, "SELECT count(*) FROM posthaste_incoming").await;
     outbox.enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 100]).await.unwrap();
-    within(secs(15), "all is removed", async || rows().await == 0).await;
+    within(SOON, "all is removed", async || rows().await == 0).await;
     let mut producer = db.pool.begin().await.unwrap();
     outbox.enqueue(&mut producer, "q", EnqueueMessage::new("open")).await.unwrap();
     outbox.enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("y"); 20]).await.unwrap();
     memory.has(120).await;
-    within(secs(15), "what is settled is removed", async || rows().await == 0).await;
+    within(SOON, "what is settled is removed", async || rows().await == 0).await;
     producer.commit().await.unwrap();
     memory.has(121).await;
     handle.stop().await;

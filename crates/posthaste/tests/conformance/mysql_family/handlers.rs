@@ -14,7 +14,7 @@ use crate::{
     modes::Mode,
     stage::{
         Memory, assert_consistent, builder, count, eventually, fresh, quick_retries, remember_links, run,
-        secs, texts,
+        texts,
     },
 };
 
@@ -293,8 +293,7 @@ async fn two_handlers_that_lock_each_others_rows_both_get_there<S: Family>() {
             handle.outbox().enqueue(&db.pool, queue, EnqueueMessage::new("x")).await.unwrap();
         }
     }
-    crate::stage::within(secs(20), "all is settled", async || crate::stage::settled(&db.pool).await == 100)
-        .await;
+    eventually("all is settled", async || crate::stage::settled(&db.pool).await == 100).await;
     handle.stop().await;
     assert_eq!(count(&db.pool, "SELECT sum(n) FROM accounts").await, 200, "each once");
     Mode::Transactional.assert_effects(&db.pool).await;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::{Family, on_both};
 use crate::{
     dialect::Dialect,
-    stage::{Memory, assert_consistent, fresh, secs, settled, within},
+    stage::{Memory, assert_consistent, eventually, fresh, settled},
 };
 
 on_both! {
@@ -42,7 +42,7 @@ async fn delivery_goes_on_while_a_long_snapshot_keeps_what_was_removed<S: Family
             handle.outbox().enqueue_batch(&db.pool, "q", &batch).await.unwrap();
         }
         let sent = i64::try_from(round * total / ROUNDS).unwrap();
-        within(secs(20), "all is settled", async || settled(&db.pool).await == sent).await;
+        eventually("all is settled", async || settled(&db.pool).await == sent).await;
         let flow = began.elapsed();
         let began = Instant::now();
         MySql::number(&mut looker, "SELECT EXISTS (SELECT 1 FROM posthaste_pending)").await.unwrap();

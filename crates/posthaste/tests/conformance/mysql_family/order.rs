@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::{Dice, Family, on_both};
 use crate::{
     dialect::Dialect,
-    stage::{Memory, assert_consistent, begin, builder, fresh, millis, secs, settled, within},
+    stage::{Memory, SOON, assert_consistent, begin, builder, fresh, millis, settled, within},
 };
 
 on_both! {
@@ -75,7 +75,7 @@ async fn eight_producers_with_overlapping_transactions_are_sequenced_in_their_or
     let total: usize = committed.iter().map(|tx| tx.ids.len()).sum();
     memory.has(total).await;
     let all = i64::try_from(total).unwrap();
-    within(secs(10), "all is settled", async || settled(&db.pool).await == all).await;
+    within(SOON, "all is settled", async || settled(&db.pool).await == all).await;
     for handle in handles {
         handle.stop().await;
     }

@@ -12,7 +12,7 @@ use posthaste::{EnqueueMessage, LeasedMessageHandler, MessageResult, OutboxMessa
 use sqlx::MySqlPool;
 
 use super::{Family, on_both};
-use crate::stage::{assert_consistent, builder_on, count, fresh, secs, settled, within};
+use crate::stage::{assert_consistent, builder_on, count, eventually, settled, unmigrated};
 
 on_both! {
     []: four_processes_that_start_at_once_on_an_empty_database_all_start_and_deliver;
@@ -101,7 +101,7 @@ async fn four_processes_that_start_at_once_on_an_empty_database_all_start_and_de
     if be_one_of_them_if_asked().await {
         return;
     }
-    let (db, folder) = (fresh::<S>().await, tempfile::tempdir().unwrap());
+    let (db, folder) = (unmigrated::<S>().await, tempfile::tempdir().unwrap());
     let file = folder.path().join("seen");
     let test = format!(
         "mysql_family::processes::{}::four_processes_that_start_at_once_on_an_empty_database_all_start_and_deliver",
@@ -121,7 +121,7 @@ async fn four_processes_that_start_at_once_on_an_empty_database_all_start_and_de
     processes.tell_all();
     processes.hear_all("enqueued");
     let total = PROCESSES * i64::from(EACH) * 2;
-    within(secs(20), "all is settled", async || settled(&db.pool).await == total).await;
+    eventually("all is settled", async || settled(&db.pool).await == total).await;
     processes.tell_all();
     for child in &mut processes.0 {
         assert!(child.wait().unwrap().success());

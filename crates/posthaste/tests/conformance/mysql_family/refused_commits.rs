@@ -20,8 +20,7 @@ use crate::{
     effects::{all_settled, dead_letters},
     modes::{InMode, Mode},
     stage::{
-        Memory, Step, assert_consistent, builder_on, count, fresh, millis, quick_retries, secs, settled,
-        within,
+        Memory, Step, assert_consistent, builder_on, count, eventually, fresh, millis, quick_retries, settled,
     },
 };
 
@@ -205,15 +204,15 @@ async fn flow<S: Family>(mode: Mode, fault: Fault) {
         handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
         if n == 0 {
             // So that there is more than one tick, and one to fail.
-            within(secs(30), "the first are settled", async || settled(&db.pool).await == 8).await;
+            eventually("the first are settled", async || settled(&db.pool).await == 8).await;
         }
         tokio::time::sleep(millis(5)).await;
     }
-    within(secs(30), "all is settled", async || settled(&db.pool).await == i64::from(MESSAGES)).await;
+    eventually("all is settled", async || settled(&db.pool).await == i64::from(MESSAGES)).await;
     // What a settlement has left whose answer was lost is only found every 5 s, so vacuum is waited for in some modes alone.
     let waits_for_vacuum = mode == Mode::Leased || fault == Fault::Refused;
     if waits_for_vacuum {
-        within(secs(30), "all is removed", async || {
+        eventually("all is removed", async || {
             count(&db.pool, "SELECT count(*) FROM posthaste_incoming").await == 0
         })
         .await;

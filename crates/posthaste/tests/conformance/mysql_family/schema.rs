@@ -8,7 +8,7 @@ use crate::{
     dialect::Dialect,
     effects::all_settled,
     fresh::Fresh,
-    stage::{Memory, builder, builder_on, count, fresh, register, run, texts},
+    stage::{Memory, builder, builder_on, count, register, run, texts, unmigrated},
 };
 
 on_both! {
@@ -72,7 +72,7 @@ async fn database<S: Family>(db: &Fresh<S>) -> String {
 }
 
 async fn the_live_schema_is_the_committed_one<S: Family>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     migrate(&db.pool).await.unwrap();
     let live = schema(&db.pool, &database(&db).await, "posthaste_").await;
     if std::env::var_os("POSTHASTE_UPDATE_SNAPSHOTS").is_some() {
@@ -84,7 +84,7 @@ async fn the_live_schema_is_the_committed_one<S: Family>() {
 
 /// The server's defaults are for tables that say nothing.
 async fn the_tables_do_not_depend_on_the_databases_defaults<S: Family>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     let name = database(&db).await;
     run(&db.pool, &format!("ALTER DATABASE `{name}` CHARACTER SET latin1 COLLATE latin1_swedish_ci")).await;
     migrate(&db.pool).await.unwrap();
@@ -103,7 +103,7 @@ async fn assert_works<S: Family>(db: &Fresh<S>, tables: &Tables) {
 }
 
 async fn a_migration_that_ended_after_any_of_its_statements_is_completed_by_the_next_start<S: Family>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     let name = database(&db).await;
     let statements = |sql: &str| -> Vec<String> {
         sql.split(';').map(str::trim).filter(|sql| !sql.is_empty()).map(str::to_owned).collect()
@@ -129,7 +129,7 @@ async fn a_migration_that_ended_after_any_of_its_statements_is_completed_by_the_
 }
 
 async fn a_migration_whose_session_is_killed_is_completed_by_the_next_start<S: Family>() {
-    let (db, mut dice, mut broken) = (fresh::<S>().await, Dice::new(), 0);
+    let (db, mut dice, mut broken) = (unmigrated::<S>().await, Dice::new(), 0);
     let name = database(&db).await;
     for round in 0..12 {
         let prefix = format!("r{round}_");
@@ -165,7 +165,7 @@ fn elsewhere() -> String {
 }
 
 async fn the_printed_sql_makes_the_same_tables<S: Family>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     let (name, other) = (database(&db).await, elsewhere());
     let prefixed = Tables::default().schema(&other).unwrap().prefix("x_").unwrap();
     for (tables, database, prefix) in [(Tables::default(), &name, "posthaste_"), (prefixed, &other, "x_")] {
@@ -183,7 +183,7 @@ async fn the_printed_sql_makes_the_same_tables<S: Family>() {
 }
 
 async fn tables_in_another_database_are_made_and_found_there<S: Family>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     let (name, other) = (database(&db).await, elsewhere());
     let tables = Tables::default().schema(&other).unwrap();
     let error = posthaste::Outbox::connect_with(db.pool.clone(), &tables).await.unwrap_err().to_string();
@@ -218,7 +218,7 @@ async fn tables_in_another_database_are_made_and_found_there<S: Family>() {
 }
 
 async fn a_user_who_may_not_create_is_enough_once_the_tables_are_there<S: Family>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     let (name, user) = (database(&db).await, elsewhere());
     migrate(&db.pool).await.unwrap();
     run(
@@ -244,7 +244,7 @@ async fn a_user_who_may_not_create_is_enough_once_the_tables_are_there<S: Family
 }
 
 async fn a_newer_schema_is_refused_unless_it_says_that_it_is_compatible<S: Family>() {
-    let db = fresh::<S>().await;
+    let db = unmigrated::<S>().await;
     migrate(&db.pool).await.unwrap();
     run(&db.pool, "UPDATE posthaste_meta SET schema_version = 7, least_library = 1").await;
     migrate(&db.pool).await.unwrap();

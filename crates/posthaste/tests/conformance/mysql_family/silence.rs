@@ -17,7 +17,9 @@ use super::{Family, on_both};
 use crate::{
     dialect::Dialect,
     effects::each,
-    stage::{Memory, builder, builder_on, count, fresh, millis, quick_retries, secs, settled, within},
+    stage::{
+        Memory, SOON, builder, builder_on, count, eventually, fresh, millis, quick_retries, secs, settled,
+    },
 };
 
 on_both! {
@@ -60,7 +62,7 @@ async fn a_connection_on_which_a_handlers_transaction_could_not_begin_has_no_tra
     let handle = queue.transactional(handler).start().await.unwrap();
     let messages = vec![EnqueueMessage::new("x"); 3];
     handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
-    within(secs(15), "all is settled", async || settled(&db.pool).await == 3).await;
+    eventually("all is settled", async || settled(&db.pool).await == 3).await;
     let found = found.lock().unwrap().clone();
     handle.stop().await;
     assert_eq!(found[1], (2, "none".to_owned()), "{found:?}");
@@ -146,7 +148,7 @@ async fn g12_a_process_that_freezes_in_a_tick_does_not_stop_the_others<S: Family
     let handle = queue.start().await.unwrap();
     let id = handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("last")).await.unwrap();
     // However much there is before it: something must come.
-    let (mut seen, mut since, limit) = (0, Instant::now(), secs(15));
+    let (mut seen, mut since, limit) = (0, Instant::now(), SOON);
     while !second.ids().contains(&id.0) {
         if second.ids().len() > seen {
             (seen, since) = (second.ids().len(), Instant::now());

@@ -1,7 +1,7 @@
 //! Delivery, and what only PostgreSQL can do to it: transactions in two phases, databases with settings of their own, dumps,
 //! a planner with statistics.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
 
 use posthaste::{EnqueueMessage, Partitions};
 
@@ -9,7 +9,7 @@ use super::{Db, count, fresh};
 use crate::{
     cases::in_modes,
     modes::{InMode, Mode},
-    stage::{Memory, Step, assert_consistent, builder, builder_on, eventually, grows_to},
+    stage::{Memory, PATIENCE, Step, assert_consistent, builder, builder_on, eventually, grows_to},
 };
 
 in_modes! {
@@ -82,7 +82,7 @@ async fn serializable_as_the_default_isolation_changes_nothing(mode: Mode) {
 
 #[tokio::test]
 async fn a_dump_restored_elsewhere_delivers_what_was_pending() {
-    let (db, elsewhere) = (fresh().await, Db::create().await);
+    let (db, elsewhere) = (fresh().await, Db::empty().await);
     let memory = Memory::new();
     let handle = builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("settled before")).await.unwrap();
@@ -122,15 +122,14 @@ async fn copy_database(from: &sqlx::PgPool, to: &sqlx::PgPool) {
     let script = "pg_dump --no-owner \"$0\" | psql --quiet --set ON_ERROR_STOP=1 \"$1\" > /dev/null";
     let mut command = tokio::process::Command::new("bash");
     command.args(["-o", "pipefail", "-c", script, &url(from), &url(to)]);
-    let status =
-        tokio::time::timeout(Duration::from_secs(30), command.status()).await.expect("in time").unwrap();
+    let status = tokio::time::timeout(PATIENCE, command.status()).await.expect("in time").unwrap();
     assert!(status.success(), "{status}");
 }
 
 /// Where fewer transactions have run, and nothing was pending: nothing that is new there looks new by its stamp.
 #[tokio::test]
 async fn a_drained_dump_restored_where_fewer_transactions_have_run_delivers_what_is_new() {
-    let (db, elsewhere) = (fresh().await, Db::create().await);
+    let (db, elsewhere) = (fresh().await, Db::empty().await);
     let memory = Memory::new();
     let handle = builder(&db).queue("q", Partitions::of(1)).leased(memory.handler()).start().await.unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("settled before")).await.unwrap();

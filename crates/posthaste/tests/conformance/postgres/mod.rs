@@ -29,6 +29,10 @@ async fn fresh() -> Db {
     stage::fresh().await
 }
 
+async fn unmigrated() -> Db {
+    stage::unmigrated().await
+}
+
 /// The number that a query finds, which is asked as it is: the server counts queries by their texts.
 async fn count(pool: &PgPool, sql: &'static str) -> i64 {
     sqlx::query_scalar(sql).fetch_one(pool).await.expect("a count")

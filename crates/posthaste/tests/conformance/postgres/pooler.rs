@@ -7,7 +7,7 @@ use super::fresh;
 use crate::{
     cases::in_modes,
     modes::{InMode, Mode},
-    stage::{Memory, Step, assert_consistent, builder_on, secs, settled, within},
+    stage::{Memory, PATIENCE, SOON, Step, assert_consistent, builder_on, secs, settled, within},
 };
 
 in_modes! {
@@ -35,7 +35,7 @@ async fn one_session_is_enough_for_a_process_that_enqueues() {
         assert_eq!(outbox.unsequenced("q", None, None, 10).await.unwrap().len(), 1);
         outbox.close().await;
     };
-    tokio::time::timeout(secs(20), using_it).await.expect("nobody waits for a second session");
+    tokio::time::timeout(PATIENCE, using_it).await.expect("nobody waits for a second session");
     posthaste::drop_tables(&pool, &tables).await.unwrap();
 }
 
@@ -67,19 +67,18 @@ async fn everything_works_behind_a_transaction_pooler(mode: Mode) {
             tx.commit().await.unwrap();
         }
     }
-    within(secs(20), "all is settled", async || settled(&db.pool).await == 90).await;
+    within(SOON, "all is settled", async || settled(&db.pool).await == 90).await;
 
     // From a process without workers, in an idle system.
     producer.enqueue(&pool, "q", EnqueueMessage::new("x")).await.unwrap();
-    let took = within(secs(5), "it is settled", async || settled(&db.pool).await == 91).await;
-    assert!(took < secs(1), "{took:?}");
+    within(SOON, "it is settled", async || settled(&db.pool).await == 91).await;
     // Operators too, in transactions of their own, of the caller's, and in none.
     let scope = DeadLetterScope::default();
     let reject = Memory::new().scripted(|_, _| Step::Reject("no".to_owned())).unprepared();
     let rejecting =
         builder_on(pool.clone()).queue("r", Partitions::of(1)).handled(mode, reject).start().await.unwrap();
     producer.enqueue_batch(&pool, "r", &vec![EnqueueMessage::new("x"); 3]).await.unwrap();
-    within(secs(5), "they are buried", async || {
+    within(SOON, "they are buried", async || {
         producer.dead_letter_count(&pool, &DeadLetterFilter::default()).await.unwrap() == 3
     })
     .await;
@@ -99,7 +98,7 @@ async fn everything_works_behind_a_transaction_pooler(mode: Mode) {
     assert_eq!(producer.dead_letter_cleanup(&mut tx, &scope).await.unwrap(), 3);
     tx.rollback().await.unwrap();
     producer.resume("r").await.unwrap();
-    within(secs(5), "it is buried again", async || {
+    within(SOON, "it is buried again", async || {
         producer.dead_letter_count(&pool, &DeadLetterFilter::default()).await.unwrap() == 4
     })
     .await;

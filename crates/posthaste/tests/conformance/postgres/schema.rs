@@ -3,12 +3,12 @@
 use posthaste::{Partitions, Tables, migrate, migrate_with, migration_sql};
 use sqlx::{AssertSqlSafe, Postgres};
 
-use super::{count, fresh};
+use super::{count, unmigrated};
 use crate::stage::{Memory, builder, builder_on, eventually};
 
 #[tokio::test]
 async fn the_live_schema_is_the_committed_one() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     migrate(&db.pool).await.unwrap();
     let columns: Vec<String> = sqlx::query_scalar(
         "SELECT format('%s.%s %s%s', table_name, column_name, data_type, CASE is_nullable WHEN 'NO' THEN ' not null' ELSE '' END)
@@ -35,7 +35,7 @@ async fn the_live_schema_is_the_committed_one() {
 
 #[tokio::test]
 async fn a_start_killed_at_any_moment_leaves_nothing_half_done() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     let tables = "SELECT count(*) FROM pg_tables WHERE tablename LIKE 'posthaste%'";
     // Its session is killed while it waits for a lock in the middle.
     let mut blocker = db.pool.begin().await.unwrap();
@@ -59,7 +59,7 @@ async fn a_start_killed_at_any_moment_leaves_nothing_half_done() {
 
 #[tokio::test]
 async fn two_outboxes_live_in_one_database_in_other_schemas() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     let (one, two) = (Tables::default().prefix("one_").unwrap(), Tables::default().schema("two").unwrap());
     let mut delivered = Vec::new();
     for tables in [&one, &two] {
@@ -89,7 +89,7 @@ async fn two_outboxes_live_in_one_database_in_other_schemas() {
 
 #[tokio::test]
 async fn the_printed_sql_makes_the_same_tables_in_another_schema() {
-    let (printed, made) = (fresh().await, fresh().await);
+    let (printed, made) = (unmigrated().await, unmigrated().await);
     for tables in [Tables::default(), Tables::default().schema("elsewhere").unwrap().prefix("x_").unwrap()] {
         let sql = migration_sql::<Postgres>(&tables);
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&printed.pool).await.unwrap();
@@ -107,7 +107,7 @@ async fn the_printed_sql_makes_the_same_tables_in_another_schema() {
 
 #[tokio::test]
 async fn a_role_with_only_dml_rights_is_enough_once_the_tables_are_there() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     migrate(&db.pool).await.unwrap();
     let role = format!("dml_{}", std::process::id());
     sqlx::raw_sql(AssertSqlSafe(format!(
@@ -139,7 +139,7 @@ async fn a_role_with_only_dml_rights_is_enough_once_the_tables_are_there() {
 
 #[tokio::test]
 async fn an_identity_that_is_cached_is_refused_with_the_cure() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     migrate(&db.pool).await.unwrap();
     sqlx::raw_sql("ALTER TABLE posthaste_incoming ALTER COLUMN id SET CACHE 20")
         .execute(&db.pool)

@@ -9,7 +9,7 @@ use crate::{
     effects::{Turnstile, all_settled, assert_exactly_once, each, send, whole},
     modes::Mode,
     proxy::{Cut, Proxy},
-    stage::{Memory, builder_on, eventually, quick_retries, run},
+    stage::{Memory, builder_on, eventually, quick_retries, run, without_clocks},
 };
 
 const BATCHES: i64 = 20;
@@ -62,6 +62,7 @@ async fn assert_cost(mode: Mode, calls_a_batch: i64, round_trips_a_batch: i64) {
         })
     });
     let queue = builder_on(pool.clone())
+        .timings(without_clocks())
         .processor_tuning(quick_retries().batch_size(SIZE.try_into().unwrap()))
         .queue("q", Partitions::of(1));
     let outbox = match mode {
@@ -94,7 +95,7 @@ async fn assert_cost(mode: Mode, calls_a_batch: i64, round_trips_a_batch: i64) {
     );
     let acquires = calls(&db.pool, "WITH tip%is_free%seconds_left%").await;
     assert!(acquires <= BATCHES / 4, "{acquires} acquires");
-    // One more for each batch would be as many as there are batches; the sequencer and the reconciler ask now and then too.
+    // One more for each batch would be as many as there are batches; the monitor and the vacuum ask now and then too.
     let expected = BATCHES * round_trips_a_batch;
     assert!(round_trips < expected + BATCHES, "{round_trips} round trips, not about {expected}");
     assert_exactly_once(&db.pool, 1, 201).await;

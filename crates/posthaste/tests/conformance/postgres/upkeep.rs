@@ -3,7 +3,7 @@
 use posthaste::{EnqueueMessage, Partitions};
 
 use super::{count, fresh};
-use crate::stage::{Memory, builder, millis, secs, within};
+use crate::stage::{Memory, builder, eventually, millis};
 
 /// A vacuum that takes long has the shared permit: the sequencer has one of its own, unless there is none.
 #[tokio::test]
@@ -28,16 +28,16 @@ async fn a_guaranteed_permit_keeps_the_sequencer_going_while_vacuum_is_busy() {
         handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
         memory.has(1).await;
         let stalled = "SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'gate'::regclass";
-        within(secs(10), "vacuum waits", async || count(&db.pool, stalled).await > 0).await;
+        eventually("vacuum waits", async || count(&db.pool, stalled).await > 0).await;
         handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("y")).await.unwrap();
         if goes_on {
-            memory.has_within(2, secs(3)).await;
+            memory.has(2).await;
         } else {
             tokio::time::sleep(millis(500)).await;
             assert_eq!(memory.all().len(), 1, "they take turns");
         }
         stall.commit().await.unwrap();
-        memory.has_within(2, secs(10)).await;
+        memory.has(2).await;
         handle.stop().await;
         db.remove().await;
     }

@@ -1,10 +1,10 @@
 //! Vacuum on PostgreSQL: killed in the middle of its statement, beside locks, and what it costs.
 
-use posthaste::{EnqueueMessage, Partitions, WorkerTuning};
+use posthaste::{EnqueueMessage, Partitions, WorkerTuning, testing::Timings};
 
 use super::{count, fresh};
 use crate::stage::{
-    Memory, assert_consistent, builder, eventually, grows_to, millis, register, secs, settled, within,
+    Memory, assert_consistent, builder, eventually, grows_to, millis, register, secs, settled,
 };
 
 const MESSAGES: &str = "SELECT count(*) FROM posthaste_incoming";
@@ -43,7 +43,7 @@ async fn g16_vacuum_in_four_processes_killed_at_any_point_removes_what_is_settle
         let messages: Vec<_> = (0..100).map(|n| EnqueueMessage::new("x").partition(n % 2)).collect();
         let handle = &handles[usize::try_from(round % 4).unwrap()];
         handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
-        within(secs(20), "the round is settled", async || {
+        eventually("the round is settled", async || {
             kills += count(&db.pool, kill).await;
             settled(&db.pool).await == round * 100
         })
@@ -58,7 +58,7 @@ async fn g16_vacuum_in_four_processes_killed_at_any_point_removes_what_is_settle
     let mut distinct: Vec<_> = seqs.iter().map(|(partition, seq, _)| (*partition, *seq)).collect();
     distinct.dedup();
     assert_eq!(distinct, expected, "nothing was removed before it was delivered");
-    within(secs(30), "all is removed", async || {
+    eventually("all is removed", async || {
         count(&db.pool, MESSAGES).await + count(&db.pool, OLD_ROWS).await == 0
     })
     .await;
@@ -88,14 +88,14 @@ async fn vacuum_gives_up_for_now_where_somebody_builds_on_an_old_link() {
         .unwrap();
     let tried = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%p.end_epoch%'
                  AND application_name LIKE '%posthaste' AND query_start > (SELECT max(settled_at) FROM settled_at)";
-    within(secs(15), "vacuum has tried", async || count(&db.pool, tried).await > 0).await;
+    eventually("vacuum has tried", async || count(&db.pool, tried).await > 0).await;
     let first: i64 =
         sqlx::query_scalar("SELECT min(epoch) FROM posthaste_cursor").fetch_one(&db.pool).await.unwrap();
     assert_eq!(first, held, "it is still there, and so is all that follows it");
     assert_eq!(handle.stats().vacuum.failures, 0, "which is no failure");
     assert_consistent(&db.pool).await;
     builds.commit().await.unwrap();
-    within(secs(10), "all is removed", async || {
+    eventually("all is removed", async || {
         count(&db.pool, MESSAGES).await + count(&db.pool, OLD_ROWS).await == 0
     })
     .await;
@@ -109,6 +109,7 @@ async fn vacuum_costs_few_statements_a_message_and_none_that_write_when_there_is
     let (db, memory) = (fresh().await, Memory::new());
     sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").execute(&db.pool).await.unwrap();
     let handle = builder(&db)
+        .timings(Timings::default())
         .vacuum_tuning(WorkerTuning::vacuum().idle_interval(secs(1)))
         .queue("q", Partitions::of(4))
         .leased(memory.handler())
@@ -120,21 +121,19 @@ async fn vacuum_costs_few_statements_a_message_and_none_that_write_when_there_is
         handle.outbox().enqueue_batch(&db.pool, "q", &messages).await.unwrap();
     }
     grows_to(MESSAGES, "are settled", async || settled(&db.pool).await).await;
-    within(secs(10), "all is removed", async || {
-        handle.stats().vacuum.messages == u64::try_from(MESSAGES).unwrap()
-    })
-    .await;
+    eventually("all is removed", async || handle.stats().vacuum.messages == u64::try_from(MESSAGES).unwrap())
+        .await;
     let calls = "SELECT coalesce(sum(calls), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
                  WHERE d.datname = current_database() AND (query LIKE '%gone_messages%' OR query LIKE '%seen_epoch%')
                    AND query NOT LIKE '%pg_stat_statements%'";
     let used = count(&db.pool, calls).await;
     assert!(used * 20 <= MESSAGES, "{used} statements for {MESSAGES} messages");
     // Until the last look of all has come to the same end.
-    within(secs(10), "nothing is left", async || count(&db.pool, OLD_ROWS).await == 0).await;
+    eventually("nothing is left", async || count(&db.pool, OLD_ROWS).await == 0).await;
     let wal = "SELECT coalesce(sum(wal_records), 0)::bigint FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid
                WHERE d.datname = current_database() AND query LIKE '%gone_messages%' AND query NOT LIKE '%pg_stat_statements%'";
     let (written, used) = (count(&db.pool, wal).await, count(&db.pool, calls).await);
-    within(secs(15), "it looks again", async || count(&db.pool, calls).await >= used + 4).await;
+    eventually("it looks again", async || count(&db.pool, calls).await >= used + 4).await;
     assert_eq!(count(&db.pool, wal).await, written, "and writes nothing");
     handle.stop().await;
     db.remove().await;
@@ -162,7 +161,7 @@ async fn a_chunk_of_vacuum_is_bounded_by_its_batch_size() {
         handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 100]).await.unwrap();
     }
     eventually("all is settled", async || settled(&db.pool).await == 3000).await;
-    within(secs(10), "all is removed", async || count(&db.pool, MESSAGES).await == 0).await;
+    eventually("all is removed", async || count(&db.pool, MESSAGES).await == 0).await;
     handle.stop().await;
     assert!(count(&db.pool, "SELECT max(removed) FROM chunks").await <= 300 + 256);
     assert_eq!(count(&db.pool, "SELECT sum(removed)::bigint FROM chunks").await, 3000);

@@ -2,14 +2,13 @@
 
 use std::time::Instant;
 
-use posthaste::{EnqueueMessage, Outbox, Partitions};
+use posthaste::{EnqueueMessage, Outbox, Partitions, testing::Timings};
 use sqlx::{SqlitePool, sqlite::SqliteConnectOptions};
 
 use super::stage::{
     Memory, assert_consistent, builder, count, eventually, fresh, millis, quick_retries, secs, settled,
-    within,
 };
-use crate::presence::{Presence, assert_p99};
+use crate::stage::{idle_for_ever, timings};
 
 /// A pool whose connections wait for no lock at all.
 async fn impatient(pool: &SqlitePool) -> SqlitePool {
@@ -86,7 +85,7 @@ async fn g11_producers_and_workers_share_the_database_without_an_error() {
     for producer in producers.collect::<Vec<_>>() {
         producer.await.unwrap();
     }
-    within(secs(20), "all is settled", async || settled(&pool).await == 400).await;
+    eventually("all is settled", async || settled(&pool).await == 400).await;
     for memory in [leased, transactional] {
         assert_eq!(memory.all().len(), 200, "no duplicate");
         for producer in 0..8 {
@@ -105,31 +104,22 @@ async fn g11_producers_and_workers_share_the_database_without_an_error() {
     db.remove().await;
 }
 
+/// However long it was open, its end triggers the delivery: no timer is left that could.
 #[tokio::test]
-async fn g13_a_transaction_that_stays_open_is_delivered_soon_after_it_ends() {
+async fn g13_the_end_of_a_transaction_that_stays_open_triggers_its_delivery() {
     let (db, memory) = (fresh().await, Memory::new());
-    let handle = Outbox::builder(db.pool.clone())
-        .queue("q", Partitions::of(1))
-        .leased(memory.clone())
-        .start()
-        .await
-        .unwrap();
-    let (presence, mut short, mut long) = (Presence::watch(), Vec::new(), Vec::new());
-    for n in 0..123_usize {
-        // Most are short, so that no single one decides about them.
-        let open = millis(if n % 40 == 3 { 1500 } else { [0, 5, 100][n % 3] });
+    let timings = Timings { open_for_long: timings().open_for_long, ..Timings::without_timers() };
+    let queue = idle_for_ever(builder(&db.pool)).timings(timings).queue("q", Partitions::of(1));
+    let handle = queue.leased(memory.clone()).start().await.unwrap();
+    for n in 0..16_usize {
+        let open_for = [millis(0), millis(5), timings.open_for_long / 2, timings.open_for_long * 2][n % 4];
         let mut tx = db.pool.begin().await.unwrap();
         handle.outbox().enqueue(&mut tx, "q", EnqueueMessage::new("x")).await.unwrap();
-        tokio::time::sleep(open).await;
+        tokio::time::sleep(open_for).await;
         tx.commit().await.unwrap();
-        let committed = Instant::now();
-        memory.has_within(n + 1, secs(5)).await;
-        if open < secs(1) { &mut short } else { &mut long }.push((committed, Instant::now()));
+        memory.has(n + 1).await;
         eventually("it is settled", async || settled(&db.pool).await == i64::try_from(n + 1).unwrap()).await;
     }
-    let absences = presence.absences();
-    assert_p99("short", &short, &absences, millis(50));
-    assert_p99("long", &long, &absences, millis(250));
     handle.stop().await;
     db.remove().await;
 }

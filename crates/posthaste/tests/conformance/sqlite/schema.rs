@@ -7,14 +7,14 @@ use posthaste::{
 };
 use sqlx::{AssertSqlSafe, Sqlite, SqlitePool, sqlite::SqliteConnectOptions};
 
-use super::stage::{Memory, builder, count, eventually, fresh, millis, secs, settled};
+use super::stage::{Memory, builder, count, eventually, millis, settled, unmigrated};
 
 /// In the environment of a process that only migrates: the file.
 const MIGRATES: &str = "POSTHASTE_TEST_MIGRATES";
 
 #[tokio::test]
 async fn eight_tasks_at_once_make_the_tables_once() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     let starters: Vec<_> = (0..8)
         .map(|_| {
             let pool = db.pool.clone();
@@ -98,7 +98,7 @@ async fn schema_of(pool: &SqlitePool) -> String {
 
 #[tokio::test]
 async fn the_live_schema_is_the_committed_one() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     migrate(&db.pool).await.unwrap();
     let live = schema_of(&db.pool).await;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/sqlite/schema.snapshot");
@@ -112,7 +112,7 @@ async fn the_live_schema_is_the_committed_one() {
 
 #[tokio::test]
 async fn the_printed_sql_makes_the_same_tables() {
-    let (printed, made) = (fresh().await, fresh().await);
+    let (printed, made) = (unmigrated().await, unmigrated().await);
     for tables in [Tables::default(), Tables::default().prefix("x_posthaste_").unwrap()] {
         let sql = migration_sql::<Sqlite>(&tables);
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(&printed.pool).await.unwrap();
@@ -126,7 +126,7 @@ async fn the_printed_sql_makes_the_same_tables() {
 
 #[tokio::test]
 async fn a_migration_that_fails_leaves_nothing_half_done() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     // It cannot finish: the last table's name is taken.
     sqlx::raw_sql("CREATE TABLE posthaste_dead_letter (mine INT)").execute(&db.pool).await.unwrap();
     assert!(matches!(migrate(&db.pool).await.unwrap_err(), OutboxError::Database(_)));
@@ -139,7 +139,7 @@ async fn a_migration_that_fails_leaves_nothing_half_done() {
 
 #[tokio::test]
 async fn a_newer_schema_is_refused_unless_it_says_that_it_is_compatible() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     migrate(&db.pool).await.unwrap();
     let set = async |sql| sqlx::raw_sql(sql).execute(&db.pool).await.unwrap();
     set("UPDATE posthaste_meta SET schema_version = 7, least_library = 1").await;
@@ -158,7 +158,7 @@ async fn a_newer_schema_is_refused_unless_it_says_that_it_is_compatible() {
 
 #[tokio::test]
 async fn without_tables_a_producer_is_told_to_migrate() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     for error in [
         Outbox::connect(db.pool.clone()).await.unwrap_err(),
         builder(&db.pool).migrate(false).start().await.unwrap_err(),
@@ -170,7 +170,7 @@ async fn without_tables_a_producer_is_told_to_migrate() {
 
 #[tokio::test]
 async fn a_schema_is_refused_before_anything_is_written() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     let tables = Tables::default().schema("elsewhere").unwrap();
     for error in [
         migrate_with(&db.pool, &tables).await.unwrap_err(),
@@ -189,7 +189,7 @@ async fn a_schema_is_refused_before_anything_is_written() {
 
 #[tokio::test]
 async fn two_outboxes_live_in_one_database_under_other_names() {
-    let db = fresh().await;
+    let db = unmigrated().await;
     let mut delivered = Vec::new();
     for prefix in ["one_", "two_"] {
         let memory = Memory::new();
@@ -208,7 +208,7 @@ async fn two_outboxes_live_in_one_database_under_other_names() {
 
 #[tokio::test]
 async fn a_temporary_table_of_the_same_name_is_not_ours() {
-    let (db, memory) = (fresh().await, Memory::new());
+    let (db, memory) = (unmigrated().await, Memory::new());
     let queue = builder(&db.pool).queue("q", Partitions::of(1));
     let handle = queue.leased(memory.clone()).start().await.unwrap();
     let mut conn = db.pool.acquire().await.unwrap();
@@ -255,7 +255,7 @@ async fn a_database_without_a_log_is_given_one_however_it_was_opened() {
 /// If ids were given out again, new messages would be behind the sequencer, and never be delivered.
 #[tokio::test]
 async fn ids_that_sqlite_would_give_out_again_are_not() {
-    let (db, memory) = (fresh().await, Memory::new());
+    let (db, memory) = (unmigrated().await, Memory::new());
     let start = async || {
         builder(&db.pool).queue("q", Partitions::of(1)).leased(memory.clone()).start().await.unwrap()
     };
@@ -275,7 +275,7 @@ async fn ids_that_sqlite_would_give_out_again_are_not() {
         let (handle, before) = (start().await, memory.all().len());
         let id = handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("y")).await.unwrap();
         assert_eq!(id.0, i64::try_from(before + 1).unwrap(), "{forget}");
-        memory.has_within(before + 1, secs(5)).await;
+        memory.has(before + 1).await;
         eventually("it is settled", async || settled(&db.pool).await == id.0).await;
         handle.stop().await;
     }

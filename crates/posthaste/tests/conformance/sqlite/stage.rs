@@ -6,65 +6,48 @@ use std::{
 };
 
 use posthaste::{
-    HandlerResult, LeasedMessageHandler, MessageResult, Outbox, OutboxBuilder, OutboxMessage, OutboxProfile,
-    TransactionalHandler, TransactionalMessageHandler, WorkerTuning,
+    HandlerResult, LeasedMessageHandler, MessageResult, OutboxBuilder, OutboxMessage, TransactionalHandler,
+    TransactionalMessageHandler, WorkerTuning,
 };
 use sqlx::{AssertSqlSafe, Sqlite, SqliteConnection, SqlitePool};
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 
 use crate::{
     fresh::{Fresh, servers},
-    stage::STANDSTILL,
+    stage::{STANDSTILL, builder_on},
 };
 
+pub use crate::stage::{PATIENCE, SOON, eventually, millis, secs};
+
 pub type Db = Fresh<servers::Sqlite>;
-
-pub const fn secs(n: u64) -> Duration {
-    Duration::from_secs(n)
-}
-
-pub const fn millis(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
 
 /// A fresh database, with a table for what transactional handlers write.
 pub async fn fresh() -> Db {
     // Shown for tests that fail.
     tracing_subscriber::fmt().with_test_writer().with_ansi(false).try_init().ok();
-    let db = Db::create().await;
+    Db::migrated("sqlite", &[EFFECTS]).await
+}
+
+/// The same without the tables of an outbox, for tests of migrations.
+pub async fn unmigrated() -> Db {
+    let db = Db::empty().await;
     make_effects(&db.pool).await;
     db
 }
 
+const EFFECTS: &str =
+    "CREATE TABLE effects (id INTEGER NOT NULL, partition INTEGER NOT NULL, seq INTEGER NOT NULL)";
+
 pub async fn make_effects(pool: &SqlitePool) {
-    sqlx::raw_sql(
-        "CREATE TABLE effects (id INTEGER NOT NULL, partition INTEGER NOT NULL, seq INTEGER NOT NULL)",
-    )
-    .execute(pool)
-    .await
-    .expect("a table");
+    sqlx::raw_sql(EFFECTS).execute(pool).await.expect("a table");
 }
 
 pub fn builder(pool: &SqlitePool) -> OutboxBuilder<Sqlite> {
-    Outbox::builder(pool.clone()).profile(OutboxProfile::low_latency()).grace(secs(5))
+    builder_on(pool.clone())
 }
 
 pub fn quick_retries() -> WorkerTuning {
     WorkerTuning::processor_low_latency().retry_base(millis(10)).retry_max(millis(50))
-}
-
-/// Waits until `check` is true; a failure after ten seconds says what was expected.
-pub async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
-    within(secs(10), what, async || check().await).await;
-}
-
-pub async fn within(limit: Duration, what: &str, mut check: impl AsyncFnMut() -> bool) -> Duration {
-    let began = Instant::now();
-    while !check().await {
-        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
-        tokio::time::sleep(millis(5)).await;
-    }
-    began.elapsed()
 }
 
 pub async fn count(pool: &SqlitePool, sql: &str) -> i64 {
@@ -106,12 +89,6 @@ impl Memory {
             let more = tokio::time::timeout(STANDSTILL, count.changed()).await;
             assert!(more.is_ok(), "{} of {n} messages, and no more for {STANDSTILL:?}", *count.borrow());
         }
-    }
-
-    pub async fn has_within(&self, n: usize, limit: Duration) {
-        let mut count = self.count.subscribe();
-        let enough = tokio::time::timeout(limit, count.wait_for(|count| *count >= n)).await;
-        assert!(enough.is_ok(), "{} of {n} messages after {limit:?}", self.all().len());
     }
 
     async fn note(&self, message: &OutboxMessage) {

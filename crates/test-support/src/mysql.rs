@@ -1,0 +1,171 @@
+//! MySQL and MariaDB have no copies of databases. A schema is emptied after its test and given to another one.
+
+use std::time::{Duration, Instant};
+
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
+
+use crate::{fresh_name, url::with_database};
+
+/// The schemas that are free, by template. A template is listed as its own when it is complete.
+const POOL: &str = "CREATE TABLE IF NOT EXISTS posthaste_test_pool (
+    name VARCHAR(64) NOT NULL PRIMARY KEY, template VARCHAR(64) NOT NULL)";
+
+/// How long sessions that were told to end may take before their schema is dropped instead of reused.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Everything that defines a table but its rows.
+const STRUCTURE: &str = "
+    SELECT CAST(CONCAT_WS('|', 'table', table_name, engine, table_collation, create_options) AS CHAR) AS line
+        FROM information_schema.tables WHERE table_schema = ?
+    UNION ALL
+    SELECT CAST(CONCAT_WS('|', 'column', table_name, column_name, ordinal_position, column_type, is_nullable,
+            column_default, extra, collation_name) AS CHAR)
+        FROM information_schema.columns WHERE table_schema = ?
+    UNION ALL
+    SELECT CAST(CONCAT_WS('|', 'index', table_name, index_name, seq_in_index, column_name, non_unique, sub_part) AS CHAR)
+        FROM information_schema.statistics WHERE table_schema = ?
+    UNION ALL
+    SELECT CAST(CONCAT_WS('|', 'trigger', trigger_name) AS CHAR)
+        FROM information_schema.triggers WHERE trigger_schema = ?
+    UNION ALL
+    SELECT CAST(CONCAT_WS('|', 'routine', routine_name) AS CHAR)
+        FROM information_schema.routines WHERE routine_schema = ?
+    UNION ALL
+    SELECT CAST(CONCAT_WS('|', 'event', event_name) AS CHAR)
+        FROM information_schema.events WHERE event_schema = ?
+    ORDER BY line";
+
+async fn connect(url: &str) -> MySqlConnection {
+    MySqlConnection::connect(url).await.expect("the server answers")
+}
+
+async fn run(conn: &mut MySqlConnection, sql: &str) {
+    let done = sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(conn).await;
+    done.unwrap_or_else(|error| panic!("{sql}: {error}"));
+}
+
+/// Waits until no other test changes the pool, until [`unlock`].
+async fn lock(conn: &mut MySqlConnection) {
+    let locked: Option<i64> = sqlx::query_scalar("SELECT GET_LOCK('posthaste_test_pool', 600)")
+        .fetch_one(conn)
+        .await
+        .expect("the server answers");
+    assert_eq!(locked, Some(1), "another test keeps the pool locked");
+}
+
+async fn unlock(conn: &mut MySqlConnection) {
+    run(conn, "DO RELEASE_LOCK('posthaste_test_pool')").await;
+}
+
+async fn structure(conn: &mut MySqlConnection, name: &str) -> Vec<String> {
+    let mut query = sqlx::query_scalar(STRUCTURE);
+    for _ in 0..6 {
+        query = query.bind(name);
+    }
+    query.fetch_all(conn).await.expect("the server answers")
+}
+
+async fn tables(conn: &mut MySqlConnection, name: &str) -> Vec<String> {
+    let sql = "SELECT CAST(table_name AS CHAR) FROM information_schema.tables WHERE table_schema = ?";
+    sqlx::query_scalar(sql).bind(name).fetch_all(conn).await.expect("the server answers")
+}
+
+pub async fn empty(url: &str) -> String {
+    let name = fresh_name();
+    run(&mut connect(url).await, &format!("CREATE DATABASE {name}")).await;
+    name
+}
+
+pub async fn remove(url: &str, name: &str) {
+    run(&mut connect(url).await, &format!("DROP DATABASE {name}")).await;
+}
+
+/// A schema with the tables and rows of the template: a free one, or a new one.
+pub async fn take(url: &str, template: &str, prepare: impl AsyncFnOnce(&str)) -> String {
+    let mut conn = connect(url).await;
+    lock(&mut conn).await;
+    let free = take_free(&mut conn, template).await;
+    if free.is_none() && !is_complete(&mut conn, template).await {
+        run(&mut conn, &format!("DROP DATABASE IF EXISTS {template}")).await;
+        run(&mut conn, &format!("CREATE DATABASE {template}")).await;
+        prepare(&with_database(url, template)).await;
+        list(&mut conn, template, template).await;
+    }
+    unlock(&mut conn).await;
+    if let Some(name) = free {
+        return name;
+    }
+    let name = fresh_name();
+    run(&mut conn, &format!("CREATE DATABASE {name}")).await;
+    for table in tables(&mut conn, template).await {
+        run(&mut conn, &format!("CREATE TABLE {name}.{table} LIKE {template}.{table}")).await;
+        run(&mut conn, &format!("INSERT INTO {name}.{table} SELECT * FROM {template}.{table}")).await;
+    }
+    name
+}
+
+async fn take_free(conn: &mut MySqlConnection, template: &str) -> Option<String> {
+    run(conn, POOL).await;
+    let sql = "SELECT name FROM posthaste_test_pool WHERE template = ? AND name <> template LIMIT 1";
+    let name: Option<String> =
+        sqlx::query_scalar(sql).bind(template).fetch_optional(&mut *conn).await.expect("the server answers");
+    if let Some(name) = &name {
+        run(conn, &format!("DELETE FROM posthaste_test_pool WHERE name = '{name}'")).await;
+    }
+    name
+}
+
+async fn is_complete(conn: &mut MySqlConnection, template: &str) -> bool {
+    let sql = "SELECT count(*) FROM posthaste_test_pool WHERE name = ?";
+    let found: i64 =
+        sqlx::query_scalar(sql).bind(template).fetch_one(conn).await.expect("the server answers");
+    found > 0
+}
+
+async fn list(conn: &mut MySqlConnection, name: &str, template: &str) {
+    run(conn, &format!("INSERT INTO posthaste_test_pool (name, template) VALUES ('{name}', '{template}')"))
+        .await;
+}
+
+/// Empties a schema for the next test. Drops it if a test changed more than rows, or if a session stays in it.
+pub async fn give_back(url: &str, name: &str, template: &str) {
+    let mut conn = connect(url).await;
+    let is_idle = end_sessions(&mut conn, name).await;
+    if !is_idle || structure(&mut conn, name).await != structure(&mut conn, template).await {
+        run(&mut conn, &format!("DROP DATABASE {name}")).await;
+        return;
+    }
+    for table in tables(&mut conn, name).await {
+        run(&mut conn, &format!("TRUNCATE TABLE {name}.{table}")).await;
+        run(&mut conn, &format!("INSERT INTO {name}.{table} SELECT * FROM {template}.{table}")).await;
+    }
+    lock(&mut conn).await;
+    list(&mut conn, name, template).await;
+    unlock(&mut conn).await;
+}
+
+/// Ends the sessions that are left in a schema, of processes that the test killed, for example. False if one stays, or if the
+/// server does not tell.
+async fn end_sessions(conn: &mut MySqlConnection, name: &str) -> bool {
+    let sql = "SELECT processlist_id FROM performance_schema.threads WHERE processlist_db = ?";
+    let is_known: bool = sqlx::query_scalar("SELECT @@performance_schema")
+        .fetch_one(&mut *conn)
+        .await
+        .expect("the server answers");
+    if !is_known {
+        return false;
+    }
+    let began = Instant::now();
+    loop {
+        let sessions: Vec<u64> =
+            sqlx::query_scalar(sql).bind(name).fetch_all(&mut *conn).await.expect("the server answers");
+        if sessions.is_empty() || began.elapsed() > PATIENCE {
+            return sessions.is_empty();
+        }
+        for session in sessions {
+            // It may have ended by itself meanwhile.
+            sqlx::raw_sql(AssertSqlSafe(format!("KILL {session}"))).execute(&mut *conn).await.ok();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
