@@ -1,8 +1,9 @@
 //! MySQL and MariaDB have no copies of databases. A schema is emptied after its test and given to another one.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
+use tokio::time::{Instant, sleep};
 
 use crate::{fresh_name, url::with_database};
 
@@ -10,12 +11,19 @@ use crate::{fresh_name, url::with_database};
 const POOL: &str = "CREATE TABLE IF NOT EXISTS posthaste_test_pool (
     name VARCHAR(64) NOT NULL PRIMARY KEY, template VARCHAR(64) NOT NULL)";
 
-/// How long sessions that were told to end may take before their schema is dropped instead of reused.
+/// How long the sessions of a test may take to end. After that their schema is left alone.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Everything that defines a table but its rows.
+/// Everything that defines a schema but its rows.
+///
+/// Each part filters by a column that MariaDB looks up. By any other column it reads every schema of the server: while
+/// it loads the triggers of a schema, it shows the session as one of that schema, and a test that kills the sessions
+/// of its own schema kills this one.
 const STRUCTURE: &str = "
-    SELECT CAST(CONCAT_WS('|', 'table', table_name, engine, table_collation, create_options) AS CHAR) AS line
+    SELECT CAST(CONCAT_WS('|', 'schema', default_character_set_name, default_collation_name) AS CHAR) AS line
+        FROM information_schema.schemata WHERE schema_name = ?
+    UNION ALL
+    SELECT CAST(CONCAT_WS('|', 'table', table_name, engine, table_collation, create_options) AS CHAR)
         FROM information_schema.tables WHERE table_schema = ?
     UNION ALL
     SELECT CAST(CONCAT_WS('|', 'column', table_name, column_name, ordinal_position, column_type, is_nullable,
@@ -26,7 +34,7 @@ const STRUCTURE: &str = "
         FROM information_schema.statistics WHERE table_schema = ?
     UNION ALL
     SELECT CAST(CONCAT_WS('|', 'trigger', trigger_name) AS CHAR)
-        FROM information_schema.triggers WHERE trigger_schema = ?
+        FROM information_schema.triggers WHERE event_object_schema = ?
     UNION ALL
     SELECT CAST(CONCAT_WS('|', 'routine', routine_name) AS CHAR)
         FROM information_schema.routines WHERE routine_schema = ?
@@ -59,7 +67,7 @@ async fn unlock(conn: &mut MySqlConnection) {
 
 async fn structure(conn: &mut MySqlConnection, name: &str) -> Vec<String> {
     let mut query = sqlx::query_scalar(STRUCTURE);
-    for _ in 0..6 {
+    for _ in 0..7 {
         query = query.bind(name);
     }
     query.fetch_all(conn).await.expect("the server answers")
@@ -127,11 +135,15 @@ async fn list(conn: &mut MySqlConnection, name: &str, template: &str) {
         .await;
 }
 
-/// Empties a schema for the next test. Drops it if a test changed more than rows, or if a session stays in it.
+/// Empties a schema for the next test. Drops it if a test changed more than rows; leaves it alone if a session stays in
+/// it, which would keep it locked.
 pub async fn give_back(url: &str, name: &str, template: &str) {
     let mut conn = connect(url).await;
-    let is_idle = end_sessions(&mut conn, name).await;
-    if !is_idle || structure(&mut conn, name).await != structure(&mut conn, template).await {
+    if !sessions_ended(&mut conn, name).await {
+        eprintln!("the schema {name} is not reused: a session stays in it");
+        return;
+    }
+    if structure(&mut conn, name).await != structure(&mut conn, template).await {
         run(&mut conn, &format!("DROP DATABASE {name}")).await;
         return;
     }
@@ -144,28 +156,25 @@ pub async fn give_back(url: &str, name: &str, template: &str) {
     unlock(&mut conn).await;
 }
 
-/// Ends the sessions that are left in a schema, of processes that the test killed, for example. False if one stays, or if the
-/// server does not tell.
-async fn end_sessions(conn: &mut MySqlConnection, name: &str) -> bool {
-    let sql = "SELECT processlist_id FROM performance_schema.threads WHERE processlist_db = ?";
-    let is_known: bool = sqlx::query_scalar("SELECT @@performance_schema")
+/// Waits until the sessions in a schema have ended: the test has closed its connections, and the processes that it
+/// killed have lost theirs. False if one stays, or if the server does not list its sessions.
+async fn sessions_ended(conn: &mut MySqlConnection, name: &str) -> bool {
+    let is_listed: bool = sqlx::query_scalar("SELECT @@performance_schema")
         .fetch_one(&mut *conn)
         .await
         .expect("the server answers");
-    if !is_known {
-        return false;
-    }
+    let sql = "SELECT count(*) FROM performance_schema.threads WHERE processlist_db = ?";
     let began = Instant::now();
-    loop {
-        let sessions: Vec<u64> =
-            sqlx::query_scalar(sql).bind(name).fetch_all(&mut *conn).await.expect("the server answers");
-        if sessions.is_empty() || began.elapsed() > PATIENCE {
-            return sessions.is_empty();
+    while is_listed {
+        let sessions: i64 =
+            sqlx::query_scalar(sql).bind(name).fetch_one(&mut *conn).await.expect("the server answers");
+        if sessions == 0 {
+            return true;
         }
-        for session in sessions {
-            // It may have ended by itself meanwhile.
-            sqlx::raw_sql(AssertSqlSafe(format!("KILL {session}"))).execute(&mut *conn).await.ok();
+        if began.elapsed() > PATIENCE {
+            break;
         }
-        std::thread::sleep(Duration::from_millis(5));
+        sleep(Duration::from_millis(5)).await;
     }
+    false
 }

@@ -33,7 +33,7 @@ cases! {
         g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said,
         dropping_the_handle_cancels_the_workers;
     []:
-        a_server_that_says_nothing_is_an_error_within_seconds except(sqlite = "there is no server");
+        a_server_that_says_nothing_is_an_error except(sqlite = "there is no server");
 }
 
 /// The handler would be done long after the grace period, and before a stop that takes three times as long.
@@ -189,7 +189,7 @@ async fn g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_
 }
 
 /// A server that takes the connection and says nothing, a half-open balancer for instance.
-async fn a_server_that_says_nothing_is_an_error_within_seconds<S: Server>() {
+async fn a_server_that_says_nothing_is_an_error<S: Server>() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = silent.local_addr().unwrap().port();
     let listening = tokio::spawn(async move {
