@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Pauses {
-    /// How long a queue is assumed to be paused: this long after it is resumed elsewhere, its delivery goes on here.
+    /// How long a queue is assumed to be paused: delivery resumes here at most this long after another process resumes it.
     belief: Duration,
     known: Arc<Mutex<Known>>,
 }

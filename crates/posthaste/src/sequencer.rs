@@ -50,7 +50,7 @@ impl<S: Store> Sequencer<S> {
         let limit = self.store.timings().tick_warning;
         if since.elapsed() >= limit {
             tracing::warn!(
-                "another process has been ticking for {limit:?}, and nobody else can: is it frozen?"
+                "another process has held the tick for {limit:?}: until it ends, no process can sequence messages"
             );
             self.busy_since = Some(Instant::now());
         }

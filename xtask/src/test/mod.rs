@@ -243,8 +243,8 @@ fn example(programs: &Path, name: &str, url: Option<&str>) -> Command {
     example
 }
 
-/// Cargo, as if a person had typed it: there are build scripts that look at what a cargo around us said of our own package, and that
-/// would be run again, with all that depends on them, whenever somebody else calls.
+/// Cargo without the variables that describe this package. Some build scripts read them, and would run again, with all
+/// that depends on them, whenever `cargo xtask` and a plain `cargo` alternate.
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")));
     command.args(arguments);
