@@ -163,18 +163,17 @@ async fn sessions_ended(conn: &mut MySqlConnection, name: &str) -> bool {
         .fetch_one(&mut *conn)
         .await
         .expect("the server answers");
+    if !is_listed {
+        return false;
+    }
     let sql = "SELECT count(*) FROM performance_schema.threads WHERE processlist_db = ?";
     let began = Instant::now();
-    while is_listed {
+    loop {
         let sessions: i64 =
             sqlx::query_scalar(sql).bind(name).fetch_one(&mut *conn).await.expect("the server answers");
-        if sessions == 0 {
-            return true;
-        }
-        if began.elapsed() > PATIENCE {
-            break;
+        if sessions == 0 || began.elapsed() > PATIENCE {
+            return sessions == 0;
         }
         sleep(Duration::from_millis(5)).await;
     }
-    false
 }
