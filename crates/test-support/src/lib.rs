@@ -1,6 +1,7 @@
 //! A fresh database for each test, on a server that the environment names.
 //!
-//! A database is removed when its test succeeds and kept when the test fails, so that it can be inspected.
+//! A database on a server is removed when its test succeeds. It is kept when the test fails, for as long as its server is up. An
+//! SQLite file goes with its test.
 //!
 //! Most tests start with the same tables. A [`Template`] is prepared once per server, by the first test that asks for
 //! it, and [`TestDatabase::copy_of`] copies it: PostgreSQL copies a database, SQLite copies a file, MySQL and MariaDB

@@ -7,9 +7,13 @@ use tokio::time::{Instant, sleep};
 
 use crate::{fresh_name, url::with_database};
 
-/// The schemas that are free, by template. A template is listed as its own when it is complete.
-const POOL: &str = "CREATE TABLE IF NOT EXISTS posthaste_test_pool (
-    name VARCHAR(64) NOT NULL PRIMARY KEY, template VARCHAR(64) NOT NULL)";
+/// The schemas that are free, by template. A template is listed as its own when it is complete. In a schema of its own: the URL of
+/// the server need not name one.
+const POOL: [&str; 2] = [
+    "CREATE DATABASE IF NOT EXISTS posthaste_test_pool",
+    "CREATE TABLE IF NOT EXISTS posthaste_test_pool.free (
+        name VARCHAR(64) NOT NULL PRIMARY KEY, template VARCHAR(64) NOT NULL)",
+];
 
 /// How long the sessions of a test may take to end. After that their schema is left alone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -113,26 +117,32 @@ pub async fn take(url: &str, template: &str, prepare: impl AsyncFnOnce(&str)) ->
 }
 
 async fn take_free(conn: &mut MySqlConnection, template: &str) -> Option<String> {
-    run(conn, POOL).await;
-    let sql = "SELECT name FROM posthaste_test_pool WHERE template = ? AND name <> template LIMIT 1";
+    for statement in POOL {
+        run(conn, statement).await;
+    }
+    let sql = "SELECT name FROM posthaste_test_pool.free WHERE template = ? AND name <> template LIMIT 1";
     let name: Option<String> =
         sqlx::query_scalar(sql).bind(template).fetch_optional(&mut *conn).await.expect("the server answers");
     if let Some(name) = &name {
-        run(conn, &format!("DELETE FROM posthaste_test_pool WHERE name = '{name}'")).await;
+        run(conn, &format!("DELETE FROM posthaste_test_pool.free WHERE name = '{name}'")).await;
     }
     name
 }
 
 async fn is_complete(conn: &mut MySqlConnection, template: &str) -> bool {
-    let sql = "SELECT count(*) FROM posthaste_test_pool WHERE name = ?";
-    let found: i64 =
-        sqlx::query_scalar(sql).bind(template).fetch_one(conn).await.expect("the server answers");
-    found > 0
+    let sql = "SELECT (SELECT count(*) FROM posthaste_test_pool.free WHERE name = ?)
+               + (SELECT count(*) FROM information_schema.schemata WHERE schema_name = ?)";
+    let query = sqlx::query_scalar(sql).bind(template).bind(template);
+    // Listed, and still there.
+    query.fetch_one(conn).await.map(|found: i64| found == 2).expect("the server answers")
 }
 
 async fn list(conn: &mut MySqlConnection, name: &str, template: &str) {
-    run(conn, &format!("INSERT INTO posthaste_test_pool (name, template) VALUES ('{name}', '{template}')"))
-        .await;
+    run(
+        conn,
+        &format!("REPLACE INTO posthaste_test_pool.free (name, template) VALUES ('{name}', '{template}')"),
+    )
+    .await;
 }
 
 /// Empties a schema for the next test. Drops it if a test changed more than rows; leaves it alone if a session stays in

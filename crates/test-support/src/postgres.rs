@@ -37,6 +37,8 @@ pub async fn copy_of(url: &str, template: &str, prepare: impl AsyncFnOnce(&str))
             run(&mut conn, &format!("DROP DATABASE IF EXISTS {draft} WITH (FORCE)")).await;
             run(&mut conn, &format!("CREATE DATABASE {draft}")).await;
             prepare(&with_database(url, &draft)).await;
+            // A session in it would keep others from copying it.
+            run(&mut conn, &format!("ALTER DATABASE {draft} ALLOW_CONNECTIONS false")).await;
             // Under its name only when it is complete.
             run(&mut conn, &format!("ALTER DATABASE {draft} RENAME TO {template}")).await;
         }

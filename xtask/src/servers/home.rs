@@ -74,11 +74,8 @@ impl Home {
         remove_abandoned(Path::new(MEMORY));
         let mut builder = tempfile::Builder::new();
         builder.prefix(TEMPORARY_PREFIX).permissions(fs::Permissions::from_mode(PASS_THROUGH));
-        let folder =
-            builder.tempdir().or_cannot(|| format!("make a folder in {}", std::env::temp_dir().display()))?;
-        let locked = lock(folder.path())?;
-        let in_memory = builder.tempdir_in(MEMORY).ok();
-        let memory_locked = in_memory.as_ref().map(|folder| lock(folder.path())).transpose()?;
+        let (folder, locked) = locked_folder(&builder, &std::env::temp_dir())?;
+        let (in_memory, memory_locked) = locked_folder(&builder, Path::new(MEMORY)).ok().unzip();
         let path = folder.path().to_owned();
         Ok(Self { path, _locked: locked, temporary: Some(folder), _memory_locked: memory_locked, in_memory })
     }
@@ -161,6 +158,20 @@ impl Drop for Home {
     }
 }
 
+/// A new folder, locked. Until it is locked, another run that removes abandoned ones may take it for one of them: then it is made
+/// again.
+fn locked_folder(builder: &tempfile::Builder<'_, '_>, parent: &Path) -> Result<(TempDir, File)> {
+    loop {
+        let folder =
+            builder.tempdir_in(parent).or_cannot(|| format!("make a folder in {}", parent.display()))?;
+        if let Ok(locked) = lock(folder.path())
+            && folder.path().exists()
+        {
+            return Ok((folder, locked));
+        }
+    }
+}
+
 fn lock(folder: &Path) -> Result<File> {
     let locked = File::open(folder).or_cannot(|| format!("open {}", folder.display()))?;
     locked.try_lock().map_err(|_| {
@@ -210,7 +221,10 @@ fn remove_abandoned(folder: &Path) {
     for path in entries.flatten().map(|entry| entry.path()) {
         let is_run =
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(TEMPORARY_PREFIX));
-        if is_run && check_own_folder(&path).is_ok() && lock(&path).is_ok() {
+        if is_run
+            && check_own_folder(&path).is_ok()
+            && let Ok(_locked) = lock(&path)
+        {
             registry::stop_all_below(&path.join("scratch"));
             fs::remove_dir_all(&path).ok();
         }

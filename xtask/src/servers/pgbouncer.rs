@@ -73,8 +73,9 @@ impl Engine for Pgbouncer {
     }
 
     fn command(&self, place: &Place, port: u16) -> Vec<OsString> {
-        // The shell writes the file as the user who is to read it, and becomes the pooler.
-        let script = "printf %s \"$1\" > \"$0\" && shift && exec \"$@\" \"$0\"";
+        // The shell writes the file as the user who is to read it, and becomes the pooler. A process in the background of a script
+        // inherits that SIGQUIT is ignored, by which the pooler is stopped.
+        let script = "printf %s \"$1\" > \"$0\" && shift && exec env --default-signal=QUIT \"$@\" \"$0\"";
         let mut command: Vec<OsString> = vec![
             "sh".into(),
             "-c".into(),

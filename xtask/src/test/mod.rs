@@ -39,7 +39,19 @@ pub struct TestOptions {
     filter: Option<String>,
 }
 
+/// A filter is a part of a test's name, and nothing that nextest would take for something else.
+fn check_filter(filter: &str) -> Result<()> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    if !filter.is_empty() && filter.chars().all(is_name) {
+        return Ok(());
+    }
+    Err(Failure::CannotRun(format!(
+        "{filter:?} is not a part of a test's name: use letters, digits, '_' and ':'; `--list` prints the names"
+    )))
+}
+
 pub fn run(options: &TestOptions) -> Result<()> {
+    options.filter.as_deref().map_or(Ok(()), check_filter)?;
     let databases = Database::parse_all(&options.databases)?;
     let may_be_missing: Vec<_> =
         options.allow_missing.iter().map(|name| Database::parse(name)).collect::<Result<_>>()?;
@@ -107,11 +119,11 @@ pub fn run(options: &TestOptions) -> Result<()> {
     for database in fleet.missing.keys() {
         eprintln!("xtask: NOT RUN on {database}, as said above");
     }
-    if !failed.is_empty() {
-        return Err(Failure::Failed(format!("{} failed", failed.join(" and "))));
-    }
     for (rule, left) in selection.left_by_rule()? {
         eprintln!("xtask: {} tests left to --long: {} ({})", left.len(), rule.what, rule.why);
+    }
+    if !failed.is_empty() {
+        return Err(Failure::Failed(format!("{} failed", failed.join(" and "))));
     }
     Ok(())
 }
@@ -132,9 +144,11 @@ impl<'o> Selection<'o> {
         Self { absent, takes_long, filter: options.filter.as_deref() }
     }
 
+    /// The tests of the databases that are there, as far as the filter selects them.
     fn of_databases(&self) -> String {
+        let named = self.filter.map_or_else(|| "all()".to_owned(), |name| format!("test(~{name})"));
         let not = self.absent.iter().map(|database| format!(" and not ({})", tiers::of(*database)));
-        format!("all(){}", not.collect::<String>())
+        format!("{named}{}", not.collect::<String>())
     }
 
     fn filterset(&self) -> String {
@@ -144,7 +158,7 @@ impl<'o> Selection<'o> {
 
     fn nextest(&self, command: &str) -> Command {
         let mut nextest = cargo(&["nextest", command, "--workspace", "--all-features"]);
-        nextest.arg("--filterset").arg(self.filterset()).args(self.filter);
+        nextest.arg("--filterset").arg(self.filterset());
         nextest
     }
 
@@ -157,7 +171,7 @@ impl<'o> Selection<'o> {
         tiers::LONG
             .iter()
             .map(|rule| {
-                let mut left = listed(&format!("{databases} and ({})", rule.tests))?;
+                let mut left = listed(&format!("{databases} and ({})", rule.tests))?.run;
                 left.retain(|name| seen.insert(name.clone()));
                 Ok((rule, left))
             })
@@ -167,19 +181,19 @@ impl<'o> Selection<'o> {
 
 /// The tests that would run, by name; then those that are left out, with the rule that leaves them out.
 fn list(selection: &Selection<'_>) -> Result<()> {
-    let filter = selection.filter.unwrap_or_default();
-    let print = |names: &[String]| {
-        for name in names.iter().filter(|name| name.contains(filter)) {
-            say!("  {name}");
-        }
-    };
-    let names = listed(&selection.filterset())?;
-    say!("runs, {} tests:", names.iter().filter(|name| name.contains(filter)).count());
-    print(&names);
+    let print = |names: &[String]| names.iter().for_each(|name| say!("  {name}"));
+    let Tests { run, cannot_hold } = listed(&selection.filterset())?;
+    if run.is_empty() {
+        return Err(Failure::Failed("no test is called so".to_owned()));
+    }
+    say!("runs, {} tests:", run.len());
+    print(&run);
     for (rule, left) in selection.left_by_rule()? {
         say!("\nleft to --long, {} tests: {} ({}):", left.len(), rule.what, rule.why);
         print(&left);
     }
+    say!("\ncannot hold on their database, {} tests (`except` in the test says why):", cannot_hold.len());
+    print(&cannot_hold);
     Ok(())
 }
 
@@ -206,10 +220,18 @@ struct Case {
 #[derive(Deserialize)]
 struct FilterMatch {
     status: String,
+    /// Why it does not match.
+    reason: Option<String>,
 }
 
-/// The full names of the tests that a filterset selects; those that say they cannot hold on a database are left out.
-fn listed(filterset: &str) -> Result<Vec<String>> {
+/// The full names of the tests that a filterset selects.
+struct Tests {
+    run: Vec<String>,
+    /// Those that are ignored because their promise cannot hold on their database.
+    cannot_hold: Vec<String>,
+}
+
+fn listed(filterset: &str) -> Result<Tests> {
     let arguments =
         ["nextest", "list", "--workspace", "--all-features", "--message-format", "json", "--filterset"];
     let output = cargo(&arguments)
@@ -223,17 +245,25 @@ fn listed(filterset: &str) -> Result<Vec<String>> {
     }
     let listed: Listed = serde_json::from_slice(&output.stdout)
         .map_err(|error| Failure::CannotRun(format!("cargo nextest list printed no JSON: {error}")))?;
-    let names = listed.rust_suites.iter().flat_map(|(suite, Suite { testcases })| {
-        let selected =
-            testcases.iter().filter(|(_, case)| !case.ignored && case.filter_match.status == "matches");
-        selected.map(move |(name, _)| format!("{suite} {name}"))
-    });
-    Ok(names.collect())
+    let mut tests = Tests { run: Vec::new(), cannot_hold: Vec::new() };
+    for (suite, Suite { testcases }) in &listed.rust_suites {
+        for (name, case) in testcases {
+            let list = match &case.filter_match {
+                FilterMatch { status, .. } if status == "matches" => &mut tests.run,
+                FilterMatch { reason: Some(reason), .. } if case.ignored && reason == "ignored" => {
+                    &mut tests.cannot_hold
+                }
+                _ => continue,
+            };
+            list.push(format!("{suite} {name}"));
+        }
+    }
+    Ok(tests)
 }
 
 /// The names of the tests that the gate runs, without the names of their suites.
 pub fn gate_tests() -> Result<BTreeSet<String>> {
-    let names = listed(&format!("not ({})", tiers::long()))?;
+    let names = listed(&format!("not ({})", tiers::long()))?.run;
     Ok(names.iter().filter_map(|name| name.split_once(' ')).map(|(_, test)| test.to_owned()).collect())
 }
 

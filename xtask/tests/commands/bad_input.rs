@@ -32,6 +32,29 @@ fn an_unknown_database() {
 }
 
 #[test]
+fn a_filter_that_is_no_part_of_a_tests_name() {
+    let world = World::new();
+    for filter in ["", "--no-run", "a b", "test(/x/)"] {
+        let telling = [&format!("{filter:?} is not a part of a test's name")[..], "--list"];
+        refused(&world, &mut world.xtask(&["test", "--", filter]), &telling);
+        refused(&world, &mut world.xtask(&["test", "--list", "--", filter]), &telling);
+    }
+}
+
+/// Each removes what others abandoned, and must not take a folder that another one has just made for such.
+#[test]
+fn runs_that_start_at_once_leave_each_others_folders_alone() {
+    let world = World::new();
+    let runs: Vec<_> = (0..12)
+        .map(|_| world.xtask(&["servers", "run", "--db", "sqlite", "--", "true"]).spawn().expect("it runs"))
+        .collect();
+    for mut run in runs {
+        assert!(run.wait().expect("it ends").success());
+    }
+    world.assert_nothing_is_left();
+}
+
+#[test]
 fn a_mutant_that_is_none_or_needs_another_database() {
     let world = World::new();
     for (arguments, why) in [
@@ -171,7 +194,7 @@ fn a_server_that_does_not_start_but_may_be_missing_is_reported_loudly() {
     let world = World::new();
     // No test has this name, so that the suite does not run itself: what is shown is that it gets that far.
     let mut command =
-        world.xtask(&["test", "--db", "mysql", "--allow-missing", "mysql", "no test has this name"]);
+        world.xtask(&["test", "--db", "mysql", "--allow-missing", "mysql", "no_test_has_this_name"]);
     let output = command.env("POSTHASTE_MYSQL_BIN", broken_mysql(&world)).output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("NOT RUN on mysql, as --allow-missing mysql allows"), "{stderr}");
