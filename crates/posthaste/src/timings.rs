@@ -64,6 +64,8 @@ pub struct Timings {
     pub vacuum_slice: Duration,
     /// How long `Outbox::vacuum` waits for another session that removes rows.
     pub sweep_patience: Duration,
+    /// How long after the grace period the workers may take to release their leases.
+    pub release: Duration,
 
     /// How long an enqueue to a pool waits for SQLite's write lock.
     pub sqlite_write_limit: Duration,
@@ -95,6 +97,10 @@ const fn secs(n: u64) -> Duration {
 /// Longer than any test.
 #[cfg(feature = "test-util")]
 const NEVER: Duration = secs(3600);
+
+/// What no busy machine exceeds.
+#[cfg(feature = "test-util")]
+const PATIENT_RELEASE: Duration = secs(20);
 
 /// What the documentation promises.
 const PROMISED: Timings = Timings {
@@ -133,6 +139,7 @@ const PROMISED: Timings = Timings {
     vacuum_linger: secs(3),
     vacuum_slice: secs(1),
     sweep_patience: secs(10),
+    release: ms(500),
     sqlite_write_limit: secs(30),
 };
 
@@ -153,8 +160,9 @@ impl Timings {
     /// The promised waits, divided by `divisor`.
     ///
     /// Three kinds are left as they are: limits after which a call fails (`health_limit`, `handler_answer`,
-    /// `session_silence`, `sqlite_write_limit`), which a busy machine would exceed; slices, which nothing waits for; and
-    /// polling intervals of a few milliseconds.
+    /// `session_silence`, `sqlite_write_limit`, `sweep_patience`), which a busy machine would exceed; slices, which
+    /// nothing waits for; and polling intervals of a few milliseconds. `release` is lengthened: a busy machine may take
+    /// longer, and then leases would stay until they expire.
     #[must_use]
     pub fn scaled_down(divisor: u32) -> Self {
         let scaled = |duration: Duration| duration / divisor;
@@ -179,7 +187,7 @@ impl Timings {
             pause_poll: scaled(PROMISED.pause_poll),
             pause_belief: scaled(PROMISED.pause_belief),
             vacuum_linger: scaled(PROMISED.vacuum_linger),
-            sweep_patience: scaled(PROMISED.sweep_patience),
+            release: PATIENT_RELEASE,
             ..PROMISED
         }
     }
@@ -188,7 +196,7 @@ impl Timings {
     /// MySQL and SQLite stay, for they are how other processes notify.
     #[must_use]
     pub const fn without_timers() -> Self {
-        Self { beat: NEVER, poll: NEVER, ..PROMISED }
+        Self { beat: NEVER, poll: NEVER, release: PATIENT_RELEASE, ..PROMISED }
     }
 
     /// Nor by a watcher: only what happens in this process triggers anything, or what PostgreSQL notifies of.
@@ -210,8 +218,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scaling_by_one_changes_nothing() {
-        assert_eq!(Timings::scaled_down(1), Timings::default());
+    fn scaling_by_one_changes_nothing_but_the_release() {
+        let release = Timings::default().release;
+        assert_eq!(Timings { release, ..Timings::scaled_down(1) }, Timings::default());
     }
 
     #[test]

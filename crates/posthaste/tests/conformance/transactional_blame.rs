@@ -159,9 +159,9 @@ async fn a_handler_that_takes_longer_than_its_timeout_is_dropped_in_the_middle_o
         let outbox = builder(&db).processor_tuning(quick_retries());
         let handle = if is_per_queue {
             let outbox = outbox.handler_timeout(secs(60)).queue("q", Partitions::of(1));
-            outbox.transactional(handler).handler_timeout(secs(1)).start().await
+            outbox.transactional(handler).handler_timeout(secs(3)).start().await
         } else {
-            let outbox = outbox.handler_timeout(secs(1)).queue("q", Partitions::of(1));
+            let outbox = outbox.handler_timeout(secs(3)).queue("q", Partitions::of(1));
             outbox.transactional(handler).start().await
         }
         .unwrap();
@@ -171,7 +171,7 @@ async fn a_handler_that_takes_longer_than_its_timeout_is_dropped_in_the_middle_o
         assert_eq!(seen.iter().map(|seen| seen.message.seq).collect::<Vec<_>>(), [1, 1, 2]);
         assert_eq!(seen[1].message.attempts, 1);
         let waited = seen[1].at - seen[0].at;
-        assert!(waited >= secs(1), "{waited:?}");
+        assert!(waited >= secs(3), "{waited:?}");
         assert_exactly_once(&db.pool, 1, 2).await;
         eventually("its session is gone", async || S::Db::running_for_a_minute(&db.pool).await.unwrap() == 0)
             .await;
@@ -195,13 +195,13 @@ async fn g10_a_message_that_hangs_in_the_middle_of_a_batch_is_buried_and_its_nei
     });
     let outbox = builder(&db).processor_tuning(quick_retries()).queue("q", Partitions::of(1));
     let handle =
-        outbox.transactional(handler).handler_timeout(secs(1)).max_attempts(2).start().await.unwrap();
+        outbox.transactional(handler).handler_timeout(secs(3)).max_attempts(2).start().await.unwrap();
     within(SOON, "all are settled", async || settled(&db.pool).await == 4).await;
     handle.stop().await;
     assert_eq!(effects(&db.pool).await, [1, 2, 4]);
     let dead = dead_letters(&db.pool).await;
     assert_eq!((dead.len(), dead[0].seq, dead[0].attempts), (1, 3, 2));
-    assert!(dead[0].reason.contains("took longer than its timeout of 1s"), "{}", dead[0].reason);
+    assert!(dead[0].reason.contains("took longer than its timeout of 3s"), "{}", dead[0].reason);
     assert!(memory.all().iter().all(|seen| seen.message.payload == b"hang" || seen.message.attempts == 0));
     db.remove().await;
 }

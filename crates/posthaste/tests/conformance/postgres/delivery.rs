@@ -48,7 +48,7 @@ async fn serializable_as_the_default_isolation_changes_nothing(mode: Mode) {
         sqlx::query_scalar("SELECT current_database()::text").fetch_one(&db.pool).await.unwrap();
     let alter = format!(
         "ALTER DATABASE {name} SET default_transaction_isolation = 'serializable';
-         ALTER DATABASE {name} SET statement_timeout = '200ms'; ALTER DATABASE {name} SET synchronous_commit = off"
+         ALTER DATABASE {name} SET statement_timeout = '2s'; ALTER DATABASE {name} SET synchronous_commit = off"
     );
     sqlx::raw_sql(sqlx::AssertSqlSafe(alter)).execute(&db.pool).await.unwrap();
     let pool = sqlx::PgPool::connect_with((*db.pool.connect_options()).clone()).await.unwrap();

@@ -39,7 +39,7 @@ async fn g10_no_trap_of_a_handler_wedges_its_partition_or_keeps_others_from_writ
     sqlx::raw_sql(setup).execute(&db.pool).await.unwrap();
     let handle = builder(&db.pool)
         .processor_tuning(quick_retries())
-        .handler_timeout(millis(500))
+        .handler_timeout(millis(2000))
         .queue("q", Partitions::of(1))
         .transactional(Trap::default())
         .max_attempts(2)
