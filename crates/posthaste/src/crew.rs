@@ -27,8 +27,6 @@ use crate::{
 
 /// The name of the task that the sequencer is.
 const SEQUENCER: &str = "sequencer";
-/// How long after the grace period leases may take to be released.
-const RELEASE: Duration = Duration::from_millis(500);
 
 /// What workers are hired for, and how many at once.
 pub(crate) struct Terms<S: Store> {
@@ -98,7 +96,8 @@ impl<S: Store> Crew<S> {
 
         let (store, channel, wake, cancel) =
             (store.clone(), *channel, crew.wake.clone(), crew.cancel.clone());
-        crew.tasks.spawn("news", async move { news::carry(&store, channel, &wake, &cancel).await });
+        let outage = shared.outage.clone();
+        crew.tasks.spawn("news", async move { news::carry(&store, channel, &wake, &outage, &cancel).await });
         crew.tasks.spawn("monitor", monitor.run(crew.cancel.clone()));
         if !terms.stats_interval.is_zero() {
             let log = crew.counters.clone().log_every(terms.stats_interval, crew.cancel.clone());
@@ -249,7 +248,8 @@ impl<S: Store> Crew<S> {
             tokio::time::sleep(grace).await;
             out_of_grace.cancel();
         });
-        for task in tasks.shutdown_within(grace.saturating_add(RELEASE)).await {
+        let limit = grace.saturating_add(store.timings().release);
+        for task in tasks.shutdown_within(limit).await {
             match task.outcome {
                 TaskOutcome::Finished => {}
                 outcome => {

@@ -23,6 +23,7 @@ use crate::{
     store::{Lagging, Store},
     telemetry::{self, Observed},
     timings::Timings,
+    vacuum::Waste,
 };
 
 /// A look takes at most this part of the time, however many partitions there are.
@@ -37,6 +38,7 @@ pub(crate) struct Monitor<S> {
     store: S,
     clock: Clock,
     outage: Outage,
+    waste: Waste,
     busy: Busy,
     watch: Watch,
     asked: Arc<Notify>,
@@ -87,6 +89,7 @@ impl<S: Store> Monitor<S> {
             store: shared.store.clone(),
             clock: shared.clock.clone(),
             outage: shared.outage.clone(),
+            waste: shared.waste.clone(),
             busy: shared.busy.clone(),
             watch,
             asked: Arc::default(),
@@ -137,6 +140,7 @@ impl<S: Store> Monitor<S> {
         let began = Instant::now();
         let (health, result) = match self.ask_in_time(began).await {
             Ok(lagging) => {
+                self.waste.found(lagging.partitions.iter().map(|lag| lag.partition_id));
                 let sight = self.watch.look(&lagging, &self.busy, Instant::now());
                 sight.words.iter().for_each(Word::say);
                 telemetry::observed(true, &sight.observed(&lagging));

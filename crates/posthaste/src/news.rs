@@ -5,6 +5,7 @@ use std::time::Duration;
 use taskward::CancellationToken;
 
 use crate::{
+    outage::Outage,
     store::{NewsChannel, Store},
     wake::Wake,
 };
@@ -13,21 +14,22 @@ pub(crate) async fn carry<S: Store>(
     store: &S,
     channel: NewsChannel,
     wake: &Wake,
+    outage: &Outage,
     cancel: &CancellationToken,
 ) {
     let carrying = async {
         match channel {
-            NewsChannel::Notified => listen_for_ever(store, wake).await,
+            NewsChannel::Notified => listen_for_ever(store, wake, outage).await,
             NewsChannel::Polled => poll_for_ever(store.timings().poll, wake).await,
         }
     };
     cancel.run_until_cancelled(carrying).await;
 }
 
-async fn listen_for_ever<S: Store>(store: &S, wake: &Wake) {
+async fn listen_for_ever<S: Store>(store: &S, wake: &Wake, outage: &Outage) {
     loop {
         if let Err(error) = store.listen(wake).await {
-            tracing::warn!(%error, "no news from the database; trying again");
+            outage.noticed("listener", &error);
         }
         tokio::time::sleep(store.timings().unreachable).await;
     }

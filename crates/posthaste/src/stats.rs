@@ -59,6 +59,16 @@ impl OutboxStats {
             unanswered: self.unanswered.saturating_sub(earlier.unanswered),
         }
     }
+
+    const fn failures(&self) -> u64 {
+        self.sequencer.failures + self.processor.failures + self.vacuum.failures + self.reconciler.failures
+    }
+
+    /// No message was sequenced, settled or removed, and nothing failed.
+    const fn is_quiet(&self) -> bool {
+        let messages = self.sequencer.messages + self.processor.messages + self.vacuum.messages;
+        messages == 0 && self.failures() == 0 && self.unanswered == 0
+    }
 }
 
 impl WorkerStats {
@@ -105,13 +115,16 @@ impl Counters {
         }
     }
 
-    /// Logs what was done in each interval, until cancelled.
+    /// Logs what was done in each interval in which anything was done, until cancelled.
     pub(crate) async fn log_every(self, interval: Duration, cancel: CancellationToken) {
         let mut before = self.read();
         while cancel.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
             let now = self.read();
             let done = now.since(&before);
             before = now;
+            if done.is_quiet() {
+                continue;
+            }
             tracing::info!(
                 ?interval,
                 sequenced = done.sequencer.messages,
@@ -119,7 +132,7 @@ impl Counters {
                 removed = done.vacuum.messages,
                 executions = done.processor.executions,
                 busy = ?done.processor.busy,
-                failures = done.sequencer.failures + done.processor.failures + done.vacuum.failures + done.reconciler.failures,
+                failures = done.failures(),
                 unanswered = done.unanswered,
                 "outbox statistics",
             );
@@ -192,6 +205,17 @@ impl WorkerListener<u64> for Counter {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interval_without_work_is_quiet() {
+        let worker =
+            |messages, failures| WorkerStats { executions: 9, messages, failures, ..WorkerStats::default() };
+        let idle = OutboxStats { processor: worker(0, 0), ..OutboxStats::default() };
+        assert!(idle.is_quiet());
+        assert!(!OutboxStats { vacuum: worker(1, 0), ..idle }.is_quiet());
+        assert!(!OutboxStats { reconciler: worker(0, 1), ..idle }.is_quiet());
+        assert!(!OutboxStats { unanswered: 1, ..idle }.is_quiet());
+    }
 
     #[test]
     fn executions_are_counted_by_what_came_of_them() {

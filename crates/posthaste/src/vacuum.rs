@@ -32,6 +32,8 @@ pub(crate) struct Waste {
     enough: u64,
     /// How long a little of it may stay.
     linger: Duration,
+    /// Every partition of the outbox, those without a handler in this process included.
+    all_partitions: Arc<Mutex<HashSet<i32>>>,
 }
 
 #[derive(Debug, Default)]
@@ -50,10 +52,24 @@ impl Waste {
         Arc::clone(&self.bell)
     }
 
+    /// The monitor saw these partitions: they are vacuumed although no process may have a handler for them.
+    pub(crate) fn found(&self, partitions: impl IntoIterator<Item = i32>) {
+        self.all_partitions.lock().unwrap_or_else(PoisonError::into_inner).extend(partitions);
+    }
+
     /// A cursor moved over so many messages.
     pub(crate) fn settled(&self, partition_id: i32, messages: u64) {
         // The link at least.
         self.add(Some(partition_id), messages.max(1));
+    }
+
+    /// A pass over these partitions did not end. It wakes nothing: the vacuum knows when to try again, and a pass that
+    /// fails because the database is down would wake itself at once.
+    fn put_back(&self, partitions: &[i32]) {
+        let mut heap = self.lock();
+        heap.partitions.extend(partitions);
+        heap.rows += u64::try_from(partitions.len()).unwrap_or(u64::MAX);
+        heap.since.get_or_insert_with(Instant::now);
     }
 
     /// A tick was appended.
@@ -98,7 +114,7 @@ pub(crate) struct Vacuum<S> {
     waste: Waste,
     tuning: WorkerTuning,
     outage: Outage,
-    /// Of all partitions that this process has processors for.
+    /// Of all known partitions: those that this process has processors for, and those that the monitor found.
     trimmed: HashMap<i32, Trimmed>,
     first_tick: i64,
     /// Which start of the server all that was seen on. Another one, a standby perhaps, may have lost what was removed.
@@ -162,6 +178,12 @@ impl<S: Store> Vacuum<S> {
             return Ok(Directive::Sleep(wait, 0));
         }
         let looks_at_all = self.next_look().is_zero();
+        if looks_at_all {
+            let found = self.waste.all_partitions.lock().unwrap_or_else(PoisonError::into_inner);
+            for id in found.iter() {
+                self.trimmed.entry(*id).or_insert_with(|| Trimmed::nothing(*id));
+            }
+        }
         self.last_pass = Some(began);
         let moved = self.waste.take();
         let partitions: Vec<_> =
@@ -176,7 +198,7 @@ impl<S: Store> Vacuum<S> {
             Ok(Ended::Done) if looks_at_all => self.last_look = Some(began),
             Ok(Ended::Done) => {}
             // What was removed is remembered, so these are only looked at again.
-            _ => partitions.iter().for_each(|id| self.waste.settled(*id, 1)),
+            _ => self.waste.put_back(&partitions),
         }
         Ok(match ended? {
             Ended::Done => Directive::Sleep(self.wait(), removed),

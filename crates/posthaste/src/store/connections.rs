@@ -16,6 +16,7 @@ use std::{
 use sqlx::{ConnectOptions, Connection, Pool, pool::PoolConnection};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::reconnect::Reconnect;
 use crate::OutboxError;
 
 /// How long a server may take to let somebody in.
@@ -36,6 +37,8 @@ pub(crate) struct Connections<DB: sqlx::Database> {
     is_shared: bool,
     /// How many connections were lost so far.
     losses: AtomicI64,
+    /// Paces attempts while the server cannot be reached; none for a connection that is made once.
+    reconnect: Option<Arc<Reconnect>>,
 }
 
 impl<DB: sqlx::Database> Connections<DB> {
@@ -47,7 +50,13 @@ impl<DB: sqlx::Database> Connections<DB> {
             permits: Arc::new(Semaphore::new(most)),
             is_shared: false,
             losses: AtomicI64::new(0),
+            reconnect: None,
         }
+    }
+
+    /// The attempts of all connections that share this are paced together.
+    pub(crate) fn paced(self, reconnect: &Arc<Reconnect>) -> Self {
+        Self { reconnect: Some(Arc::clone(reconnect)), ..self }
     }
 
     /// The pool's own connections: for a database in memory, where another connection is another database.
@@ -102,6 +111,14 @@ impl<DB: sqlx::Database> Connections<DB> {
 
     /// A connection outside the count.
     pub(crate) async fn connect(&self) -> Result<DB::Connection, OutboxError> {
+        let Some(reconnect) = &self.reconnect else { return self.connect_now().await };
+        reconnect.begin()?;
+        let attempt = self.connect_now().await;
+        reconnect.ended(&attempt);
+        attempt
+    }
+
+    async fn connect_now(&self) -> Result<DB::Connection, OutboxError> {
         let options = self.options();
         let late = |_| std::io::Error::new(std::io::ErrorKind::TimedOut, "the server does not let us in");
         // In a box: with TLS it is so large that it would weigh on everything that may connect.

@@ -9,6 +9,7 @@ mod exchanged;
 mod failure;
 mod lag;
 mod peeked;
+mod reconnect;
 mod remains;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod segments;

@@ -35,6 +35,7 @@ mod exactly_once;
 mod exactly_once_processes;
 mod observing;
 mod order;
+mod outages;
 mod pausing;
 mod processes;
 mod restarts;

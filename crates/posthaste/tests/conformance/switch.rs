@@ -1,5 +1,10 @@
 //! A way to the server that can be cut, or fall silent, and be mended.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use sqlx::Pool;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -25,6 +30,8 @@ pub enum Way {
 
 pub struct Switch {
     way: watch::Sender<Way>,
+    /// How many connections were refused because the way is cut.
+    refused: Arc<AtomicUsize>,
     port: u16,
     listening: JoinHandle<()>,
 }
@@ -35,22 +42,29 @@ impl Switch {
         let server = DB::server(&pool.connect_options());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (port, way) = (listener.local_addr().unwrap().port(), watch::Sender::new(Way::Open));
-        let subscribed = way.subscribe();
+        let (subscribed, refused) = (way.subscribe(), Arc::<AtomicUsize>::default());
+        let refusals = Arc::clone(&refused);
         let listening = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                if *subscribed.borrow() != Way::Cut {
-                    let server = TcpStream::connect(server.clone()).await.unwrap();
-                    tokio::spawn(forward(client, server, subscribed.clone()));
+                if *subscribed.borrow() == Way::Cut {
+                    refusals.fetch_add(1, Ordering::SeqCst);
+                    continue;
                 }
+                let server = TcpStream::connect(server.clone()).await.unwrap();
+                tokio::spawn(forward(client, server, subscribed.clone()));
             }
         });
-        Self { way, port, listening }
+        Self { way, refused, port, listening }
     }
 
     /// A pool that connects through it.
     pub async fn pool<DB: Dialect>(&self, pool: &Pool<DB>) -> Pool<DB> {
         let options = DB::by_way_of((*pool.connect_options()).clone(), self.port);
         Pool::connect_with(options).await.expect("it answers")
+    }
+
+    pub fn refused(&self) -> usize {
+        self.refused.load(Ordering::SeqCst)
     }
 
     pub fn turn(&self, way: Way) {

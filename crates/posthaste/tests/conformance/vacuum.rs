@@ -1,6 +1,6 @@
 //! G15 and G16: what is settled goes, soon, and nothing else does.
 
-use posthaste::{EnqueueMessage, HandlerResult, Partitions, WorkerTuning};
+use posthaste::{EnqueueMessage, HandlerResult, Partitions, WorkerTuning, testing::Timings};
 
 use crate::{
     cases::cases,
@@ -8,7 +8,7 @@ use crate::{
     fresh::Server,
     stage::{
         Memory, Step, assert_consistent, builder, count, eventually, fresh, grows_to, millis, numbers,
-        quick_retries, register, settled,
+        quick_retries, register, secs, settled, timings,
     },
 };
 
@@ -19,6 +19,7 @@ cases! {
         g16_vacuum_in_four_outboxes_whose_sessions_are_killed_removes_what_is_settled_and_nothing_else
             (flavor = "multi_thread", worker_threads = 2) except(sqlite = "there are no sessions to kill"),
         g15_what_a_process_left_behind_is_removed_by_another,
+        g16_a_queue_that_no_running_process_has_a_handler_for_is_vacuumed,
         old_ticks_go_although_nobody_handles_the_messages;
 }
 
@@ -150,6 +151,34 @@ async fn g15_what_a_process_left_behind_is_removed_by_another<S: Server>() {
     eventually("all is removed", async || count(&db.pool, MESSAGES).await + old_rows(&db.pool).await == 0)
         .await;
     second.stop().await;
+    db.remove().await;
+}
+
+async fn g16_a_queue_that_no_running_process_has_a_handler_for_is_vacuumed<S: Server>() {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let never = secs(3600);
+    let never = WorkerTuning::vacuum().min_interval(never).active_interval(never).idle_interval(never);
+    let first = builder(&db)
+        .timings(Timings { beat: secs(3600), ..timings() })
+        .vacuum_tuning(never)
+        .queue("q", Partitions::of(2))
+        .leased(memory.handler());
+    let first = first.start().await.unwrap();
+    // The vacuum makes its only pass at the start, before there is anything to remove.
+    eventually("the vacuum has passed", async || first.stats().vacuum.executions > 0).await;
+    for n in 0..50 {
+        first.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x").partition(n % 2)).await.unwrap();
+    }
+    grows_to(50, "are settled", async || settled(&db.pool).await).await;
+    first.stop().await;
+    assert_eq!(count(&db.pool, MESSAGES).await, 50);
+
+    let other = builder(&db).queue("other", Partitions::of(1)).leased(memory.handler());
+    let other = other.start().await.unwrap();
+    eventually("all is removed", async || count(&db.pool, MESSAGES).await + old_rows(&db.pool).await == 0)
+        .await;
+    other.stop().await;
+    assert_consistent(&db.pool).await;
     db.remove().await;
 }
 

@@ -41,6 +41,7 @@ use super::{
     answer::{ANSWER_LIMIT, answer},
     connections::{Connections, Taken},
     failure::Failure,
+    reconnect::Reconnect,
     sealed,
     together::Together,
 };
@@ -142,8 +143,10 @@ impl MySqlStore {
         handlers: usize,
         timings: Timings,
     ) -> Result<Self> {
-        let handler_connections = Arc::new(Connections::new(pool.clone(), handlers, handler_options));
-        let connections = Arc::new(Connections::new(pool, workers, worker_options));
+        let reconnect = Arc::new(Reconnect::new(timings.unreachable));
+        let handler_connections =
+            Arc::new(Connections::new(pool.clone(), handlers, handler_options).paced(&reconnect));
+        let connections = Arc::new(Connections::new(pool, workers, worker_options).paced(&reconnect));
         let mut conn = connections.connect().await?;
         let server = migrate::server(&mut conn).await?;
         let database = migrate::database_of(&mut conn, tables).await?;

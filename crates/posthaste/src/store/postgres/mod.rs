@@ -37,6 +37,7 @@ use super::{
     answer::{ANSWER_LIMIT, answer, answer_within},
     connections::{Connections, Taken},
     failure::Failure,
+    reconnect::Reconnect,
     sealed,
     together::Together,
 };
@@ -126,8 +127,10 @@ impl PostgresStore {
         handlers: usize,
         timings: Timings,
     ) -> Result<Self> {
-        let handler_connections = Arc::new(Connections::new(pool.clone(), handlers, worker_options));
-        let connections = Arc::new(Connections::new(pool, workers, worker_options));
+        let reconnect = Arc::new(Reconnect::new(timings.unreachable));
+        let handler_connections =
+            Arc::new(Connections::new(pool.clone(), handlers, worker_options).paced(&reconnect));
+        let connections = Arc::new(Connections::new(pool, workers, worker_options).paced(&reconnect));
         let mut conn = connections.connect().await?;
         // In one transaction: a pooler may give each its own session.
         let mut tx = conn.begin().await?;
