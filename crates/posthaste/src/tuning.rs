@@ -31,7 +31,8 @@ pub struct WorkerTuning {
     pub idle_interval: Duration,
     /// How much shorter each wait is than the one before it, down to `min_interval`.
     pub ramp_step: Duration,
-    /// How long to stay away after the first failure; not zero, at most `retry_max`. It doubles with each further one.
+    /// The back-off of a message after its second attempt; not zero, at most `retry_max`. It doubles with each further
+    /// attempt. After the first attempt it is 50 ms, or this if it is shorter.
     pub retry_base: Duration,
     /// How long to stay away at most. From a database that fails, no worker stays away longer than 5 s.
     pub retry_max: Duration,
@@ -40,6 +41,9 @@ pub struct WorkerTuning {
     /// How long a processor's lease lasts, unless its queue says otherwise. Without meaning for other workers.
     pub lease_duration: Duration,
 }
+
+/// The first retry of a message comes this soon.
+const QUICK_RETRY: Duration = ms(50);
 
 const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -212,10 +216,15 @@ impl WorkerTuning {
         assert!(self.degradation_threshold > 0, "WorkerTuning: degradation_threshold must not be 0");
     }
 
-    /// The wait after that many failures in a row: `retry_base * 2^(failures - 1)`, at most `retry_max`.
+    /// The back-off after that many attempts of a message: 50 ms after the first, for most errors pass quickly; then
+    /// `retry_base * 2^(attempts - 2)`, at most `retry_max`.
     #[must_use]
-    pub fn retry_delay(&self, failures: u32) -> Duration {
-        self.backoff().delay(failures)
+    pub fn retry_delay(&self, attempts: u32) -> Duration {
+        match attempts {
+            0 => Duration::ZERO,
+            1 => self.retry_base.min(QUICK_RETRY),
+            attempts => self.backoff().delay(attempts - 1),
+        }
     }
 
     /// The same waits as a back-off without jitter.
@@ -444,8 +453,10 @@ mod tests {
     #[test]
     fn the_retry_delay_doubles_up_to_its_maximum() {
         let tuning = WorkerTuning::processor();
-        let delays = [0, 1, 2, 3, 6, 7, 8, u32::MAX].map(|failures| tuning.retry_delay(failures).as_secs());
-        assert_eq!(delays, [0, 1, 2, 4, 32, 60, 60, 60]);
+        let delays = [0, 1, 2, 3, 7, 8, 9, u32::MAX].map(|attempts| tuning.retry_delay(attempts).as_millis());
+        assert_eq!(delays, [0, 50, 1000, 2000, 32_000, 60_000, 60_000, 60_000]);
+        let quicker = tuning.retry_base(ms(10));
+        assert_eq!([1, 2, 3].map(|attempts| quicker.retry_delay(attempts)), [ms(10), ms(10), ms(20)]);
     }
 
     #[test]

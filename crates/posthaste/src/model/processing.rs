@@ -180,7 +180,7 @@ fn settling(course: &Course, world: &World, leased: &Leased, handled: Handled, g
     for burial in &settlement.burials {
         burials.insert(world.ids.iter().position(|id| i64::from(*id) == burial.id).unwrap());
     }
-    let passes_retried = course.has(Flaw::CursorPassesRetried) && decision.backoff.is_some();
+    let passes_retried = course.has(Flaw::CursorPassesRetried) && settlement.backoff.is_some();
     Settling {
         processed: u8::try_from(settlement.processed_seq).unwrap() + u8::from(passes_retried),
         attempts: u8::try_from(settlement.attempts).unwrap(),

@@ -193,6 +193,7 @@ impl<S: Store> Processor<S> {
             Acquired::Raced => return Ok(Directive::Sleep(RACED, 0)),
         };
         loop {
+            self.isolate_last_attempt(&mut leased);
             let deadline = asked + self.of.lease.handler_budget();
             let turn = Turn { cancel, slice_ends, deadline, is_closed: AtomicBool::new(false) };
             let of = Arc::clone(&self.of);
@@ -236,6 +237,17 @@ impl<S: Store> Processor<S> {
         let messages = u64::try_from(settled).unwrap_or_default();
         self.shared.waste.settled(self.partition_id, messages);
         messages
+    }
+
+    /// A call that failed with several messages says of none of them that it is at fault. So the last attempt of the first one comes
+    /// alone, in whichever process.
+    fn isolate_last_attempt(&self, leased: &mut Leased) {
+        let is_whole_batch =
+            matches!(&self.of.mode, Mode::Transactional { handler, .. } if !handler.is_per_message());
+        let is_last = self.of.max_attempts.is_some_and(|limit| leased.attempts >= limit);
+        if is_whole_batch && is_last && leased.last_error.is_some() {
+            leased.messages.truncate(1);
+        }
     }
 
     async fn acquire(&mut self) -> Result<Acquired, OutboxError> {
@@ -315,7 +327,8 @@ impl<S: Store> Processor<S> {
             );
         } else {
             self.poison = decision.poison;
-            self.not_before = decision.backoff.and_then(|backoff| Instant::now().checked_add(backoff));
+            let backoff = decision.settlement.backoff;
+            self.not_before = backoff.and_then(|backoff| Instant::now().checked_add(backoff));
         }
         BatchSettled { outcome, tally: decision.tally, asked }
     }

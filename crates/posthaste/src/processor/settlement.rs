@@ -11,6 +11,9 @@ use crate::{
     store::{Burial, Leased, Settlement},
 };
 
+/// The longest back-off, whatever the tuning says: databases add it to the time of day.
+const MAX_BACKOFF: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 /// How a batch was handled.
 pub(crate) struct Handled {
     pub(super) verdict: Verdict,
@@ -32,8 +35,6 @@ impl Handled {
 pub(crate) struct Decision {
     pub(crate) settlement: Settlement,
     pub(super) poison: Poison,
-    /// How long to stay away.
-    pub(crate) backoff: Option<Duration>,
     pub(super) tally: Tally,
 }
 
@@ -81,7 +82,15 @@ pub(crate) fn decide(
                 Blame::Message | Blame::Call => tried,
                 Blame::Behind(_) | Blame::Nobody => tried.saturating_sub(1),
             };
-            backoff = Some(tuning.retry_delay(poison.failures()));
+            let failures = match retry.blame {
+                // By the attempts of the message that failed: they travel with the cursor, so that every process
+                // waits as long, and another message that fails next begins anew.
+                Blame::Message | Blame::Call => attempts.max(1),
+                // The messages before the one that failed come again without it.
+                Blame::Behind(_) => 1,
+                Blame::Nobody => poison.failures(),
+            };
+            backoff = Some(tuning.retry_delay(failures).min(MAX_BACKOFF));
             last_error = Some(storable(&retry.reason, MAX_REASON));
             // However short the back-off: the tries are written down when the lease is let go.
             go_on = false;
@@ -103,11 +112,12 @@ pub(crate) fn decide(
         burials: burials(&leased.messages, verdict.rejected, tries),
         attempts,
         last_error,
+        backoff,
         go_on,
     };
     let (settled, rejected) = (verdict.done, settlement.burials.len());
     let tally = Tally { settled, rejected, is_retry: backoff.is_some() };
-    Decision { settlement, poison, backoff, tally }
+    Decision { settlement, poison, tally }
 }
 
 /// A message that has had all its tries, the last of which ended with the death of its worker.
@@ -207,6 +217,16 @@ mod tests {
     }
 
     #[test]
+    fn the_back_off_is_that_of_the_message_that_failed() {
+        let backoff = |attempts, failed| {
+            let decision = decided(&leased(5, attempts), retry(failed, Blame::Message), None);
+            decision.settlement.backoff.unwrap().as_millis()
+        };
+        assert_eq!([1, 2, 3, 4].map(|attempts| backoff(attempts, 0)), [50, 1000, 2000, 4000]);
+        assert_eq!(backoff(4, 2), 50, "another message failed, for the first time");
+    }
+
+    #[test]
     fn a_stop_is_no_try_and_forgets_nothing() {
         let stopped = |done| Handled::abandoned(Verdict { done, rejected: Vec::new(), retry: None });
         let settlement = decided(&leased(5, 3), stopped(0), Some(3)).settlement;
@@ -248,8 +268,9 @@ mod tests {
             let buried = rejected.len();
             let verdict = Verdict { done, rejected, retry: blame.map(|blame| Retry { reason: "no".to_owned(), blame }) };
             let is_retry = verdict.retry.is_some();
-            let Decision { settlement, backoff, tally, .. } =
+            let Decision { settlement, tally, .. } =
                 decided(&leased, Handled { verdict, is_abandoned }, max_attempts);
+            let backoff = settlement.backoff;
             let moved = usize::try_from(settlement.processed_seq - BEFORE).unwrap();
             prop_assert_eq!((tally.settled, tally.rejected), (moved, settlement.burials.len()));
             prop_assert_eq!(tally.is_retry, backoff.is_some());

@@ -143,8 +143,12 @@ impl<S: Store> Processor<S> {
             }
             Transacted::Lost { handled, session } => {
                 // It may be in the middle of a statement, which would keep the partition locked.
-                if let Err(error) = self.shared.store.end_session(session).await {
-                    tracing::warn!(%error, "cannot end the session of a lost transaction: it ends by itself later");
+                match self.shared.store.end_session(session).await {
+                    Err(error) if error.is_retryable() => self.shared.outage.noticed("handler", &error),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot end the session of a lost transaction: it ends by itself later");
+                    }
+                    Ok(_) => {}
                 }
                 if let Err(error) = self.shared.store.give_back(handling, true).await {
                     tracing::debug!(%error, "a handler's connection was lost after its use");

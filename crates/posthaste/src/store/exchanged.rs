@@ -223,6 +223,8 @@ pub(crate) struct Settlement {
     /// Tries of the message behind that, and why the last one failed; if the lease is let go.
     pub(crate) attempts: u32,
     pub(crate) last_error: Option<String>,
+    /// How long no process may try that message; if the lease is let go.
+    pub(crate) backoff: Option<Duration>,
     /// Renew the lease and read on, if there is more.
     pub(crate) go_on: bool,
 }

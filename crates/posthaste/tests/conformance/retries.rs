@@ -14,8 +14,9 @@ use crate::{
     fresh::Server,
     modes::{HandledQueue, InMode, Mode},
     stage::{
-        Memory, SOON, Step, assert_consistent, builder, count, eventually, fresh, idle_for_ever, leave_lease,
-        millis, numbers, quick_retries, register, remember_links, secs, settled, take_over, texts, timings,
+        Memory, SOON, Step, assert_consistent, builder, count, eventually, fresh, grows_to, idle_for_ever,
+        leave_lease, millis, numbers, quick_retries, register, remember_links, secs, settled, take_over,
+        texts, timings,
     },
 };
 
@@ -23,6 +24,8 @@ cases! {
     [leased, transactional, batch]:
         g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_short,
         g12_a_retry_comes_by_itself_where_nothing_else_happens,
+        g19_the_back_off_is_the_same_whichever_process_tries,
+        g19_a_message_is_not_delayed_by_the_attempts_of_another,
         g10_a_handler_that_hangs_is_dropped_with_its_lease_and_the_partition_goes_on,
         who_inherits_a_crash_gets_the_suspect_alone,
         no_message_is_buried_for_the_death_of_a_session except(sqlite = "there are no sessions to kill");
@@ -80,7 +83,7 @@ async fn g12_a_retry_comes_after_its_back_off_and_new_messages_do_not_cut_it_sho
         .take(4)
         .collect();
     let gaps: Vec<_> = firsts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    for (gap, least) in gaps.iter().zip([200, 400, 500].map(millis)) {
+    for (gap, least) in gaps.iter().zip([50, 200, 400].map(millis)) {
         assert!(*gap >= least, "{gaps:?}");
     }
     noise.await.unwrap();
@@ -104,6 +107,61 @@ async fn g12_a_retry_comes_by_itself_where_nothing_else_happens<S: Server>(mode:
         .unwrap();
     handle.outbox().enqueue(&db.pool, "q", EnqueueMessage::new("x")).await.unwrap();
     memory.has(4).await;
+    handle.stop().await;
+    mode.assert_effects(&db.pool).await;
+    db.remove().await;
+}
+
+/// Four outboxes on one partition. Each is woken again and again, and none tries before the time that the last attempt left
+/// with the cursor. No clock of theirs is involved, so a busy machine only makes the gaps longer.
+async fn g19_the_back_off_is_the_same_whichever_process_tries<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let tuning = quick_retries().retry_base(millis(200)).retry_max(secs(3600));
+    let mut handles = Vec::new();
+    for _ in 0..4 {
+        let handler = memory.scripted(|_, message| match &*message.payload {
+            b"bad" => retry(),
+            _ => Step::Ack,
+        });
+        let outbox = builder(&db).processor_tuning(tuning).queue("q", Partitions::of(1));
+        handles.push(outbox.handled(mode, handler).max_attempts(4).start().await.unwrap());
+    }
+    let outbox = handles[0].outbox();
+    outbox.enqueue(&db.pool, "q", EnqueueMessage::new("bad")).await.unwrap();
+    eventually("it is given up", async || {
+        outbox.enqueue(&db.pool, "q", EnqueueMessage::new("good")).await.unwrap();
+        settled(&db.pool).await > 0
+    })
+    .await;
+    let attempts: Vec<_> =
+        memory.all().into_iter().filter(|seen| seen.message.payload == b"bad").map(|seen| seen.at).collect();
+    let gaps: Vec<_> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps.len(), 3, "four attempts, whoever made them: {gaps:?}");
+    for (gap, least) in gaps.iter().zip([50, 200, 400].map(millis)) {
+        assert!(*gap >= least, "{gaps:?}");
+    }
+    for handle in handles {
+        handle.stop().await;
+    }
+    mode.assert_effects(&db.pool).await;
+    db.remove().await;
+}
+
+/// Each message fails once. The second attempt of any of them would be followed by an hour.
+async fn g19_a_message_is_not_delayed_by_the_attempts_of_another<S: Server>(mode: Mode) {
+    let (db, memory) = (fresh::<S>().await, Memory::new());
+    let handler = memory.scripted(|_, message| if message.attempts == 0 { retry() } else { Step::Ack });
+    let tuning = quick_retries().retry_base(secs(3600)).retry_max(secs(3600)).batch_size(1);
+    let handle = builder(&db)
+        .processor_tuning(tuning)
+        .queue("q", Partitions::of(1))
+        .handled(mode, handler)
+        .start()
+        .await
+        .unwrap();
+    handle.outbox().enqueue_batch(&db.pool, "q", &vec![EnqueueMessage::new("x"); 10]).await.unwrap();
+    grows_to(10, "are settled", async || settled(&db.pool).await).await;
+    assert_eq!(memory.all().len(), 20);
     handle.stop().await;
     mode.assert_effects(&db.pool).await;
     db.remove().await;

@@ -63,8 +63,8 @@ pub const MUTANTS: &[Mutant] = &[
         breaks: "A lease is taken over ten seconds before it ends.",
         guarantees: &[4, 7],
         file: "crates/posthaste/src/store/postgres/sql/acquire.sql",
-        old: "c.owner IS NULL OR c.owner = a.owner OR c.lease_until <= clock_timestamp()\n",
-        new: "c.owner IS NULL OR c.owner = a.owner OR c.lease_until <= clock_timestamp() + interval '10 s'\n",
+        old: "c.owner = a.owner OR c.lease_until <= clock_timestamp()\n",
+        new: "c.owner = a.owner OR c.lease_until <= clock_timestamp() + interval '10 s'\n",
         tests: &[
             "stopping::postgres::leased::g12_a_dead_workers_lease_is_taken_over_at_its_end_however_much_else_is_said",
         ],

@@ -343,13 +343,13 @@ async fn move_cursor(
     settlement: &Settlement,
     goes_on: bool,
 ) -> Result<bool> {
-    let lease = goes_on.then(|| millis(claim.lease));
+    let hold = if goes_on { Some(claim.lease) } else { settlement.backoff }.map(millis);
     let statement = query(&store.sql().settle)
         .bind(settlement.processed_seq)
         .bind(if goes_on { 1 } else { count(settlement.attempts) })
         .bind(goes_on.then(|| bytes(claim.owner)))
-        .bind(lease)
-        .bind(lease)
+        .bind(hold)
+        .bind(hold)
         .bind(settlement.last_error.clone().filter(|_| !goes_on).map(String::into_bytes))
         .bind(READER)
         .bind(claim.partition_id)

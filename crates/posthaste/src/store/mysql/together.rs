@@ -213,7 +213,8 @@ impl Settling {
         let Self { claim, settlement, .. } = self;
         let (owner, goes_on) = (claim.owner.as_bytes(), matches!(next, Settled::Next(_)));
         let id = i64::from(claim.partition_id);
-        let lease = || if goes_on { Value::Number(millis(claim.lease)) } else { Value::Null };
+        let hold = if goes_on { Some(claim.lease) } else { settlement.backoff };
+        let hold = || hold.map_or(Value::Null, |hold| Value::Number(millis(hold)));
         let last_error = settlement.last_error.as_deref().filter(|_| !goes_on);
         filled(
             &store.sql().settle,
@@ -221,8 +222,8 @@ impl Settling {
                 Value::Number(settlement.processed_seq),
                 Value::Number(if goes_on { 1 } else { count(settlement.attempts).into() }),
                 if goes_on { Value::Bytes(owner) } else { Value::Null },
-                lease(),
-                lease(),
+                hold(),
+                hold(),
                 last_error.map_or(Value::Null, |error| Value::Bytes(error.as_bytes())),
                 Value::Reader,
                 Value::Number(id),

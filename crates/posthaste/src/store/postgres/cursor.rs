@@ -161,6 +161,7 @@ impl Settling {
             .bind(each(asks, |ask| size(ask.most())))
             .bind(each(asks, |ask| count(ask.settlement.attempts)))
             .bind(each(asks, |ask| ask.settlement.last_error.clone()))
+            .bind(each(asks, |ask| ask.settlement.backoff.map(millis)))
             .bind(burials().map(|(ask, _)| ask.partition_id()).collect::<Vec<_>>())
             .bind(burials().map(|(_, burial)| burial.id).collect::<Vec<_>>())
             .bind(burials().map(|(_, burial)| burial.seq).collect::<Vec<_>>())

@@ -217,7 +217,8 @@ async fn append(
         .bind(settlement.go_on)
         .bind(count(settlement.attempts))
         .bind(settlement.last_error.as_deref())
-        .bind(size(claim.batch_size));
+        .bind(size(claim.batch_size))
+        .bind(settlement.backoff.map(millis));
     Ok(statement.fetch_all(conn).await?)
 }
 

@@ -9,5 +9,5 @@ INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owne
 SELECT c.reader, c.partition_id, c.epoch + 1, c.processed_seq, ?, ?, {now} + ? * 1000, ?, c.last_error
 FROM {partition} p STRAIGHT_JOIN {cursor} c FORCE INDEX (PRIMARY) ON c.reader = ? AND c.partition_id = p.id AND c.epoch = ?
 WHERE p.id = ?
-  AND (c.owner IS NULL OR c.owner = ? OR c.lease_until <= {now} OR c.lease_until > {now} + c.lease_ms * 1000)
+  AND (c.lease_until IS NULL OR c.owner = ? OR c.lease_until <= {now} OR c.lease_until > {now} + c.lease_ms * 1000)
 FOR UPDATE SKIP LOCKED

@@ -1,5 +1,5 @@
 -- Moves a partition's cursor, and renews the lease or lets it go.
--- ? processed_seq, ? attempts, ? owner, ? lease in ms, ? lease in ms (null: let go), ? last error as bytes, ? reader,
+-- ? processed_seq, ? attempts, ? owner, ? and ? lease in ms, or back-off if it lets go (null: none), ? last error as bytes, ? reader,
 -- ? partition, ? epoch, ? owner, ? processed_seq, ? partition
 -- Writes: cursor, one link; error 1062, or nothing, if the lease was taken over.
 -- Locks: the link it builds on.

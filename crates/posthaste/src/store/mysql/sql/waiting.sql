@@ -9,6 +9,6 @@ FROM JSON_TABLE(?, '$[*]' COLUMNS (id INT PATH '$')) x
 STRAIGHT_JOIN {cursor} c FORCE INDEX (PRIMARY) ON c.reader = ? AND c.partition_id = x.id AND c.epoch = (
     SELECT n.epoch FROM {cursor} n WHERE n.reader = ? AND n.partition_id = x.id
     ORDER BY n.partition_id DESC, n.epoch DESC LIMIT 1)
-WHERE (c.owner IS NULL OR c.owner = ? OR c.lease_until <= {now} OR c.lease_until > {now} + c.lease_ms * 1000)
+WHERE (c.lease_until IS NULL OR c.owner = ? OR c.lease_until <= {now} OR c.lease_until > {now} + c.lease_ms * 1000)
   AND c.processed_seq < (SELECT o.last_seq FROM {outgoing} o WHERE o.partition_id = x.id
                          ORDER BY o.partition_id DESC, o.last_seq DESC LIMIT 1)

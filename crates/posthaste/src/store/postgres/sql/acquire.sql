@@ -18,9 +18,10 @@ WITH tip AS MATERIALIZED (
         AS a (partition_id, owner, lease_ms, most, handled_epoch)
     CROSS JOIN LATERAL (
         SELECT c.epoch, c.processed_seq, c.attempts, c.owner, c.last_error,
-               -- A lease that ends further ahead than it is long: the clock jumped back since.
-               c.owner IS NULL OR c.owner = a.owner OR c.lease_until <= clock_timestamp()
-                   OR c.lease_until > clock_timestamp() + c.lease_ms * interval '1 ms' AS is_free,
+               -- Without an owner it is the back-off of the first message. One that ends further ahead than it is long: the clock
+               -- jumped back since.
+               (c.lease_until IS NULL OR c.owner = a.owner OR c.lease_until <= clock_timestamp()
+                   OR c.lease_until > clock_timestamp() + c.lease_ms * interval '1 ms') IS TRUE AS is_free,
                extract(epoch FROM c.lease_until - clock_timestamp())::float8 AS seconds_left
         FROM {cursor} c
         WHERE c.reader = $1 AND c.partition_id = a.partition_id
@@ -71,7 +72,7 @@ WITH tip AS MATERIALIZED (
 )
 SELECT t.partition_id, NULL::bigint AS first_seq, NULL::bigint[] AS ids,
        NULL::bigint AS id, NULL::text AS key, NULL::text AS headers, NULL::text AS payload_type, NULL::bytea AS payload, NULL::timestamptz AS created_us,
-       k.epoch, t.processed_seq, k.attempts, t.head, t.owner IS NOT NULL AND NOT t.is_free AS is_held, t.seconds_left,
+       k.epoch, t.processed_seq, k.attempts, t.head, NOT t.is_free AS is_held, t.seconds_left,
        t.is_paused, $2 AND NOT t.partition_id = ANY (ARRAY(SELECT id FROM partition)) AS is_locked, t.last_error
 FROM tip t LEFT JOIN link k ON k.partition_id = t.partition_id
 UNION ALL

@@ -1,7 +1,7 @@
 -- Moves the cursors of partitions, writes dead letters, and either renews the leases and reads the next batches, or lets them go.
 -- $1 reader, $2 whether a crash may lose it. Then for each: $3 partition, in ascending order, $4 owner, $5 epoch, $6 processed_seq,
--- $7 lease in ms, $8 most messages (0: let go), $9 attempts and $10 last error if it lets go; and the dead letters: $11 partitions,
--- $12 ids, $13 seqs, $14 reasons, $15 attempts, $16 queues, $17 numbers of the partitions
+-- $7 lease in ms, $8 most messages (0: let go), $9 attempts, $10 last error and $11 back-off in ms, if any, if it lets go; and the
+-- dead letters: $12 partitions, $13 ids, $14 seqs, $15 reasons, $16 attempts, $17 queues, $18 numbers of the partitions
 -- Writes: cursor, dead_letter; nothing where the lease was taken over. In leased mode it may be lost in a crash: then
 -- messages come again. In a handler's transaction, or beside one, the role's own setting decides.
 -- Locks: the links it builds on (KEY SHARE). Everybody appends in the order of the partitions, so that nobody waits in a circle.
@@ -11,8 +11,9 @@
 -- the messages, then the messages, in no order.
 WITH tip AS MATERIALIZED (
     SELECT a.*, h.head, a.most > 0 AND h.head > a.processed_seq AS goes_on
-    FROM unnest($3::integer[], $4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[], $9::integer[], $10::text[])
-        AS a (partition_id, owner, epoch, processed_seq, lease_ms, most, attempts, last_error)
+    FROM unnest($3::integer[], $4::uuid[], $5::bigint[], $6::bigint[], $7::bigint[], $8::integer[], $9::integer[], $10::text[],
+                $11::bigint[])
+        AS a (partition_id, owner, epoch, processed_seq, lease_ms, most, attempts, last_error, backoff_ms)
     CROSS JOIN LATERAL (
         SELECT c.epoch, c.processed_seq, c.owner
         FROM {cursor} c
@@ -43,8 +44,8 @@ WITH tip AS MATERIALIZED (
     SELECT $1, l.partition_id, l.epoch + 1, l.processed_seq,
            CASE WHEN l.goes_on THEN 1 ELSE l.attempts END,
            CASE WHEN l.goes_on THEN l.owner END,
-           CASE WHEN l.goes_on THEN clock_timestamp() + l.lease_ms * interval '1 ms' END,
-           CASE WHEN l.goes_on THEN l.lease_ms END,
+           clock_timestamp() + CASE WHEN l.goes_on THEN l.lease_ms ELSE l.backoff_ms END * interval '1 ms',
+           CASE WHEN l.goes_on THEN l.lease_ms ELSE l.backoff_ms END,
            CASE WHEN l.goes_on THEN NULL ELSE l.last_error END
     FROM locked l, commit
     WHERE commit.setting IS NOT NULL AND commit.patience IS NOT NULL
@@ -55,7 +56,7 @@ WITH tip AS MATERIALIZED (
                                attempts, reason)
     SELECT i.id, k.partition_id, d.seq, d.queue, d.number, i.payload_type, i.key, i.headers, i.payload, i.created_at, d.attempts, d.reason
     FROM link k
-    JOIN unnest($11::integer[], $12::bigint[], $13::bigint[], $14::text[], $15::integer[], $16::text[], $17::integer[])
+    JOIN unnest($12::integer[], $13::bigint[], $14::bigint[], $15::text[], $16::integer[], $17::text[], $18::integer[])
         AS d (partition_id, id, seq, reason, attempts, queue, number) ON d.partition_id = k.partition_id
     CROSS JOIN LATERAL (SELECT * FROM {incoming} i WHERE i.id = d.id LIMIT 1) i
 ), batch AS MATERIALIZED (

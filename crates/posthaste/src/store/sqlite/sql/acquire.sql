@@ -15,7 +15,7 @@ SELECT ?1, ?2, tip.epoch + 1, tip.processed_seq,
        {now} + ?4 * 1000, ?4, tip.last_error
 FROM (SELECT * FROM {cursor} AS c WHERE c.reader = ?1 AND c.partition_id = ?2 ORDER BY c.epoch DESC LIMIT 1) AS tip
 WHERE tip.epoch = ?6
-  AND (tip.owner IS NULL OR tip.owner = ?3 OR tip.lease_until <= {now} OR tip.lease_until > {now} + tip.lease_ms * 1000)
+  AND (tip.lease_until IS NULL OR tip.owner = ?3 OR tip.lease_until <= {now} OR tip.lease_until > {now} + tip.lease_ms * 1000)
   AND tip.processed_seq < (SELECT o.last_seq FROM {outgoing} AS o WHERE o.partition_id = ?2 ORDER BY o.last_seq DESC LIMIT 1)
 RETURNING epoch, processed_seq, attempts, last_error;
 SELECT o.first_seq + m.key AS seq, i.id, i.key, i.headers, i.payload_type, i.payload, i.created_at AS created_us

@@ -3,8 +3,8 @@
 -- Reads: cursor and outgoing by their primary keys, newest first; partition and queue by id.
 SELECT tip.epoch, tip.processed_seq, tip.owner IS NOT NULL AS is_owned, tip.owner IS ?3 AS is_mine,
        -- A lease that ends further ahead than it is long: the clock jumped back since.
-       tip.owner IS NULL OR tip.owner = ?3 OR tip.lease_until <= {now}
-           OR tip.lease_until > {now} + tip.lease_ms * 1000 AS is_free,
+       (tip.lease_until IS NULL OR tip.owner = ?3 OR tip.lease_until <= {now}
+           OR tip.lease_until > {now} + tip.lease_ms * 1000) IS TRUE AS is_free,
        coalesce(tip.lease_until - {now}, 0) AS micros_left,
        coalesce((SELECT o.last_seq FROM {outgoing} AS o WHERE o.partition_id = ?2 ORDER BY o.last_seq DESC LIMIT 1), 0) AS head,
        EXISTS (SELECT 1 FROM {partition} AS p CROSS JOIN {queue} AS q ON q.id = p.queue_id

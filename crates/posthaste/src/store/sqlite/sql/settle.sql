@@ -1,7 +1,7 @@
 -- Moves a partition's cursor, and either renews the lease and reads the next batch, or lets it go. Two statements, each for itself
 -- or in a handler's transaction, in one go.
 -- ?1 reader, ?2 partition, ?3 owner, ?4 epoch, ?5 processed_seq, ?6 lease in ms, ?7 whether to go on if there is more,
--- ?8 attempts and ?9 last error if it lets go, ?10 most messages
+-- ?8 attempts, ?9 last error and ?11 back-off in ms, if any, if it lets go, ?10 most messages
 -- Writes: cursor; nothing if the lease was taken over, and then there is no row. In leased mode a power failure may take it
 -- back: then messages come again.
 -- Locks: the database against other writers, while the first runs: it reads the link it builds on under that lock.
@@ -11,8 +11,8 @@
 -- Differs from the PostgreSQL version in that bury.sql writes the dead letters, in the same transaction.
 INSERT INTO {cursor} (reader, partition_id, epoch, processed_seq, attempts, owner, lease_until, lease_ms, last_error)
 SELECT ?1, ?2, tip.epoch + 1, ?5,
-       iif(tip.goes_on, 1, ?8), iif(tip.goes_on, ?3, NULL), iif(tip.goes_on, {now} + ?6 * 1000, NULL),
-       iif(tip.goes_on, ?6, NULL), iif(tip.goes_on, NULL, ?9)
+       iif(tip.goes_on, 1, ?8), iif(tip.goes_on, ?3, NULL), {now} + iif(tip.goes_on, ?6, ?11) * 1000,
+       iif(tip.goes_on, ?6, ?11), iif(tip.goes_on, NULL, ?9)
 FROM (
     SELECT newest.*, ?7 AND newest.head > ?5 AS goes_on
     FROM (
