@@ -1,5 +1,5 @@
 //! The worker that looks whether others get on: it reports partitions that have work and do not move, with the cause, and a
-//! sequencer that stands still. It changes nothing.
+//! sequencer that stands still. It tells the vacuum which partitions there are, and changes nothing itself.
 
 use std::{
     collections::{HashMap, HashSet},

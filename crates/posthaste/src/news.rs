@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use taskward::CancellationToken;
+use tokio::time::Instant;
 
 use crate::{
     outage::Outage,
@@ -27,9 +28,15 @@ pub(crate) async fn carry<S: Store>(
 }
 
 async fn listen_for_ever<S: Store>(store: &S, wake: &Wake, outage: &Outage) {
+    let mut complained = None::<Instant>;
     loop {
-        if let Err(error) = store.listen(wake).await {
-            outage.noticed("listener", &error);
+        match store.listen(wake).await {
+            Err(error) if error.is_retryable() => outage.noticed("listener", &error),
+            Err(error) if complained.is_none_or(|at| at.elapsed() >= store.timings().outage_reminder) => {
+                tracing::warn!(%error, "cannot listen for notifications; retrying");
+                complained = Some(Instant::now());
+            }
+            _ => {}
         }
         tokio::time::sleep(store.timings().unreachable).await;
     }

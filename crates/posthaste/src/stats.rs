@@ -64,10 +64,10 @@ impl OutboxStats {
         self.sequencer.failures + self.processor.failures + self.vacuum.failures + self.reconciler.failures
     }
 
-    /// No message was sequenced, settled or removed, and nothing failed.
+    /// No message was sequenced, delivered or removed, and nothing failed.
     const fn is_quiet(&self) -> bool {
-        let messages = self.sequencer.messages + self.processor.messages + self.vacuum.messages;
-        messages == 0 && self.failures() == 0 && self.unanswered == 0
+        let work = self.sequencer.messages + self.processor.executions + self.vacuum.messages;
+        work == 0 && self.failures() == 0 && self.unanswered == 0
     }
 }
 
@@ -210,8 +210,9 @@ mod tests {
     fn an_interval_without_work_is_quiet() {
         let worker =
             |messages, failures| WorkerStats { executions: 9, messages, failures, ..WorkerStats::default() };
-        let idle = OutboxStats { processor: worker(0, 0), ..OutboxStats::default() };
+        let idle = OutboxStats { sequencer: worker(0, 0), ..OutboxStats::default() };
         assert!(idle.is_quiet());
+        assert!(!OutboxStats { processor: worker(0, 0), ..idle }.is_quiet(), "a handler may have failed");
         assert!(!OutboxStats { vacuum: worker(1, 0), ..idle }.is_quiet());
         assert!(!OutboxStats { reconciler: worker(0, 1), ..idle }.is_quiet());
         assert!(!OutboxStats { unanswered: 1, ..idle }.is_quiet());

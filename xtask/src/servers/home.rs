@@ -161,7 +161,7 @@ impl Drop for Home {
 /// A new folder, locked. Until it is locked, another run that removes abandoned ones may take it for one of them: then it is made
 /// again.
 fn locked_folder(builder: &tempfile::Builder<'_, '_>, parent: &Path) -> Result<(TempDir, File)> {
-    loop {
+    for _ in 0..10 {
         let folder =
             builder.tempdir_in(parent).or_cannot(|| format!("make a folder in {}", parent.display()))?;
         if let Ok(locked) = lock(folder.path())
@@ -170,6 +170,7 @@ fn locked_folder(builder: &tempfile::Builder<'_, '_>, parent: &Path) -> Result<(
             return Ok((folder, locked));
         }
     }
+    Err(Failure::CannotRun(format!("cannot lock a new folder in {}: set TMPDIR", parent.display())))
 }
 
 fn lock(folder: &Path) -> Result<File> {

@@ -239,8 +239,8 @@ impl<S: Store> Processor<S> {
         messages
     }
 
-    /// A call that failed with several messages says of none of them that it is at fault. So the last attempt of the first one comes
-    /// alone, in whichever process.
+    /// A call that failed with several messages does not tell which of them is at fault. So the last attempt of the
+    /// first message is made alone, in every process.
     fn isolate_last_attempt(&self, leased: &mut Leased) {
         let is_whole_batch =
             matches!(&self.of.mode, Mode::Transactional { handler, .. } if !handler.is_per_message());

@@ -14,6 +14,9 @@ use crate::{
 /// The longest back-off, whatever the tuning says: databases add it to the time of day.
 const MAX_BACKOFF: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
+/// The longest back-off if no message is at fault, for example because a session was lost.
+const MAX_BLAMELESS_BACKOFF: Duration = Duration::from_secs(1);
+
 /// How a batch was handled.
 pub(crate) struct Handled {
     pub(super) verdict: Verdict,
@@ -88,9 +91,11 @@ pub(crate) fn decide(
                 Blame::Message | Blame::Call => attempts.max(1),
                 // The messages before the one that failed come again without it.
                 Blame::Behind(_) => 1,
+                Blame::Nobody if verdict.done > 0 => 1,
                 Blame::Nobody => poison.failures(),
             };
-            backoff = Some(tuning.retry_delay(failures).min(MAX_BACKOFF));
+            let most = if retry.blame == Blame::Nobody { MAX_BLAMELESS_BACKOFF } else { MAX_BACKOFF };
+            backoff = Some(tuning.retry_delay(failures).min(most));
             last_error = Some(storable(&retry.reason, MAX_REASON));
             // However short the back-off: the tries are written down when the lease is let go.
             go_on = false;
@@ -224,6 +229,19 @@ mod tests {
         };
         assert_eq!([1, 2, 3, 4].map(|attempts| backoff(attempts, 0)), [50, 1000, 2000, 4000]);
         assert_eq!(backoff(4, 2), 50, "another message failed, for the first time");
+    }
+
+    #[test]
+    fn what_no_message_is_at_fault_for_delays_them_little() {
+        let backoff = |done| {
+            let mut poison = Poison::new(100, 2);
+            (0..9).for_each(|_| poison.retried(0));
+            let tuning = WorkerTuning::processor();
+            let decision = decide(&leased(5, 1), retry(done, Blame::Nobody), true, poison, &tuning, None);
+            decision.settlement.backoff.unwrap().as_millis()
+        };
+        assert_eq!(backoff(0), 1000, "however many failed before");
+        assert_eq!(backoff(2), 50, "there was progress");
     }
 
     #[test]

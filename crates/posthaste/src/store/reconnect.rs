@@ -1,7 +1,7 @@
 //! Paces the attempts to connect while a database is down.
 //!
-//! All connections of a process share one [`Reconnect`]. Workers retry on their own schedules; without it each of them
-//! would try to connect, and the server would be flooded with attempts at the moment at which it comes back.
+//! All connections of a process share one [`Reconnect`]. Workers retry on their own schedules. Without it each of them
+//! would connect, and flood the server with attempts when it comes back.
 
 use std::{
     io,
@@ -26,6 +26,7 @@ struct Failing {
     /// When the next attempt may begin.
     next: Instant,
     error: String,
+    is_retryable: bool,
 }
 
 impl Reconnect {
@@ -33,25 +34,27 @@ impl Reconnect {
         Self { interval, failing: Mutex::new(None) }
     }
 
-    /// Begins an attempt. While attempts fail, only one per interval may begin; others fail at once.
+    /// Begins an attempt. While attempts fail, only one per interval may begin. Any further attempt fails at once, with
+    /// an error of the same kind.
     pub(crate) fn begin(&self) -> Result<(), OutboxError> {
         let mut failing = self.lock();
-        let Some(Failing { next, error }) = &mut *failing else { return Ok(()) };
+        let Some(Failing { next, error, is_retryable }) = &mut *failing else { return Ok(()) };
         let now = Instant::now();
         if now < *next {
             let error = io::Error::new(io::ErrorKind::NotConnected, format!("not connected: {error}"));
-            return Err(sqlx::Error::Io(error).into());
+            let error =
+                if *is_retryable { sqlx::Error::Io(error) } else { sqlx::Error::Configuration(error.into()) };
+            return Err(error.into());
         }
         *next = now + self.pause();
         Ok(())
     }
 
     pub(crate) fn ended<T>(&self, attempt: &Result<T, OutboxError>) {
-        let failing = attempt
-            .as_ref()
-            .err()
-            .map(|error| Failing { next: Instant::now() + self.pause(), error: error.to_string() });
-        *self.lock() = failing;
+        *self.lock() = attempt.as_ref().err().map(|error| {
+            let (next, is_retryable) = (Instant::now() + self.pause(), error.is_retryable());
+            Failing { next, error: error.to_string(), is_retryable }
+        });
     }
 
     /// Jittered, so that the processes of a fleet do not connect in step.
@@ -87,6 +90,10 @@ mod tests {
             }
         }
         assert!((9..=20).contains(&attempts), "{attempts} attempts in 5 s");
+        tokio::time::advance(Duration::from_millis(501)).await;
+        assert!(reconnect.begin().is_ok());
+        reconnect.ended::<()>(&Err(sqlx::Error::RowNotFound.into()));
+        assert!(!reconnect.begin().unwrap_err().is_retryable(), "a wrong password is no outage");
         tokio::time::advance(Duration::from_millis(501)).await;
         assert!(reconnect.begin().is_ok());
         reconnect.ended(&Ok(()));

@@ -21,7 +21,7 @@ cases! {
         an_outage_is_one_warning_and_one_line_at_its_end except(sqlite = "there is no server");
 }
 
-/// Workers of three queues that reach the server through a switch, with the promised pause between attempts.
+/// Workers of two queues that reach the server through a switch, with the promised pause between attempts.
 async fn behind_a_switch<S: Server>(db: &Fresh<S>, memory: &Memory) -> (Switch, OutboxHandle<S::Db>) {
     let switch = Switch::before(&db.pool).await;
     let handle = builder_on(switch.pool(&db.pool).await)
@@ -62,11 +62,11 @@ async fn g12_while_the_database_is_down_workers_try_at_a_bounded_pace<S: Server>
     deliver(&db, &handle, &memory).await;
     let (cut, passes) = (Instant::now(), handle.stats().vacuum.executions);
     switch.turn(Way::Cut);
-    eventually("workers notice it", async || handle.stats().unanswered > 0).await;
+    eventually("workers try to connect", async || switch.refused() > 0).await;
     tokio::time::sleep(secs(3)).await;
     let (attempts, passes) = (switch.refused(), handle.stats().vacuum.executions - passes);
     let most = 20 * usize::try_from(cut.elapsed().as_secs()).unwrap();
-    assert!((1..=most).contains(&attempts), "{attempts} attempts to connect, {most} allowed");
+    assert!(attempts <= most, "{attempts} attempts to connect, {most} allowed");
     assert!(usize::try_from(passes).unwrap() <= most, "{passes} executions of the vacuum, {most} allowed");
     switch.turn(Way::Open);
     deliver(&db, &handle, &memory).await;
@@ -122,7 +122,12 @@ async fn an_outage_is_one_warning_and_one_line_at_its_end<S: Server>() {
         })
         .await;
     }
-    let warnings = lines.of(Level::WARN);
+    // A settlement that was under way when the connection was cut may be warned of too, for another reason.
+    let warnings: Vec<_> = lines
+        .of(Level::WARN)
+        .into_iter()
+        .filter(|line| line.contains("database") || line.contains("cannot"))
+        .collect();
     assert_eq!(warnings, ["the database does not answer; retrying"], "the second comes within the interval");
     assert_eq!(lines.of(Level::INFO).iter().filter(|line| is_back(line)).count(), 1);
     handle.stop().await;

@@ -136,9 +136,10 @@ async fn g19_the_back_off_is_the_same_whichever_process_tries<S: Server>(mode: M
     let attempts: Vec<_> =
         memory.all().into_iter().filter(|seen| seen.message.payload == b"bad").map(|seen| seen.at).collect();
     let gaps: Vec<_> = attempts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert_eq!(gaps.len(), 3, "four attempts, whoever made them: {gaps:?}");
+    assert_eq!(gaps.len(), 3, "four attempts, by all processes together: {gaps:?}");
     for (gap, least) in gaps.iter().zip([50, 200, 400].map(millis)) {
-        assert!(*gap >= least, "{gaps:?}");
+        // SQLite's clock counts milliseconds.
+        assert!(*gap + millis(2) >= least, "{gaps:?}");
     }
     for handle in handles {
         handle.stop().await;
@@ -151,7 +152,9 @@ async fn g19_the_back_off_is_the_same_whichever_process_tries<S: Server>(mode: M
 async fn g19_a_message_is_not_delayed_by_the_attempts_of_another<S: Server>(mode: Mode) {
     let (db, memory) = (fresh::<S>().await, Memory::new());
     let handler = memory.scripted(|_, message| if message.attempts == 0 { retry() } else { Step::Ack });
-    let tuning = quick_retries().retry_base(secs(3600)).retry_max(secs(3600)).batch_size(1);
+    // A call of several messages would fail for each of them.
+    let size = if mode == Mode::Batch { 1 } else { 10 };
+    let tuning = quick_retries().retry_base(secs(3600)).retry_max(secs(3600)).batch_size(size);
     let handle = builder(&db)
         .processor_tuning(tuning)
         .queue("q", Partitions::of(1))

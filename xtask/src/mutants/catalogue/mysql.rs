@@ -82,4 +82,13 @@ pub const MUTANTS: &[Mutant] = &[
         new: "",
         tests: &["wake::mariadb::g13_what_another_process_sequenced_is_delivered_by_its_notification"],
     },
+    Mutant {
+        name: "mysql_retries_in_another_process_at_once",
+        breaks: "Another process does not keep the back-off of a failed message.",
+        guarantees: &[19],
+        file: "crates/posthaste/src/store/mysql/cursor.rs",
+        old: "else { settlement.backoff }.map(millis);",
+        new: "else { None }.map(millis);",
+        tests: &["retries::mariadb::leased::g19_the_back_off_is_the_same_whichever_process_tries"],
+    },
 ];

@@ -116,4 +116,13 @@ pub const MUTANTS: &[Mutant] = &[
         new: "WHEN $3::text IS NOT NULL AND touched.partitions IS NULL THEN",
         tests: &["wake::postgres::g13_what_another_process_sequenced_is_delivered_by_its_notification"],
     },
+    Mutant {
+        name: "postgres_retries_in_another_process_at_once",
+        breaks: "Another process does not keep the back-off of a failed message.",
+        guarantees: &[19],
+        file: "crates/posthaste/src/store/postgres/sql/acquire.sql",
+        old: "(c.lease_until IS NULL OR c.owner = a.owner",
+        new: "(c.owner IS NULL OR c.owner = a.owner",
+        tests: &["retries::postgres::leased::g19_the_back_off_is_the_same_whichever_process_tries"],
+    },
 ];

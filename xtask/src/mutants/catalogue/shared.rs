@@ -138,21 +138,12 @@ pub const MUTANTS: &[Mutant] = &[
         tests: &["retries::postgres::leased::g12_a_retry_comes_by_itself_where_nothing_else_happens"],
     },
     Mutant {
-        name: "back_off_stays_in_the_process",
-        breaks: "Another process retries a failed message at once.",
-        guarantees: &[19],
-        file: "crates/posthaste/src/processor/settlement.rs",
-        old: "        backoff,\n        go_on,",
-        new: "        backoff: backoff.filter(Duration::is_zero),\n        go_on,",
-        tests: &["retries::postgres::leased::g19_the_back_off_is_the_same_whichever_process_tries"],
-    },
-    Mutant {
         name: "back_off_of_the_batch",
         breaks: "The back-off grows although another message failed each time.",
         guarantees: &[19],
         file: "crates/posthaste/src/processor/settlement.rs",
         old: "Blame::Message | Blame::Call => attempts.max(1),",
-        new: "Blame::Message | Blame::Call => poison.failures() + 1,",
+        new: "Blame::Message | Blame::Call => poison.failures(),",
         tests: &["retries::sqlite::leased::g19_a_message_is_not_delayed_by_the_attempts_of_another"],
     },
     Mutant {

@@ -117,4 +117,13 @@ pub const MUTANTS: &[Mutant] = &[
             "wake::sqlite::g13_what_another_process_sequenced_is_delivered_by_its_notification",
         ],
     },
+    Mutant {
+        name: "sqlite_retries_in_another_process_at_once",
+        breaks: "Another process does not keep the back-off of a failed message.",
+        guarantees: &[19],
+        file: "crates/posthaste/src/store/sqlite/cursor.rs",
+        old: ".bind(settlement.backoff.map(millis));",
+        new: ".bind(settlement.backoff.map(millis).filter(|_| false));",
+        tests: &["retries::sqlite::leased::g19_the_back_off_is_the_same_whichever_process_tries"],
+    },
 ];
